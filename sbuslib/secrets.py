@@ -155,7 +155,7 @@ class Namespace:
             fields = self._ids(secret[len(self.prefix) :])
             ids = [int(field) if field.isdigit() and len(field) <= _DIGITS else None for field in fields]
             # As if the client had them: an id of another is one that is written in another way.
-            gid, uid, pid = (0 if one is None else one for one in ids)
+            gid, uid, pid = (id or 0 for id in ids)
             self.check_pattern(secret, Credentials(gid=gid, uid=uid, pid=pid))
         except ReservedKeyError:
             return None
