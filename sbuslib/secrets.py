@@ -87,6 +87,8 @@ class Namespace:
         self.start = separator.join((RESERVED, b"cred", b""))
         #: Mark of a pattern that only monitors want, between hubs.
         self.mark = separator.join((RESERVED, b"monitor", b""))
+        #: Mark of a pattern that a hub presumes somebody to want: it does not know.
+        self.presumption = separator.join((RESERVED, b"presumed", b""))
         #: Mark of a secret key: the reserved segment, between separators.
         self._lone = separator + RESERVED + separator
 
@@ -105,9 +107,12 @@ class Namespace:
         return key.startswith(self.start)
 
     def unmark(self, pattern: bytes) -> tuple[bytes, bytes]:
-        """Return the mark of a pattern that only monitors want, empty for any other; and the pattern itself."""
-        if pattern.startswith(self.mark):
-            return self.mark, pattern[len(self.mark) :]
+        """Return the mark of a pattern that only monitors want, or that is only presumed to be wanted; empty for any
+        other. And return the pattern itself.
+        """
+        for mark in (self.mark, self.presumption):
+            if pattern.startswith(mark):
+                return mark, pattern[len(mark) :]
         return b"", pattern
 
     def chain(self, key: bytes) -> tuple[Credentials, ...]:

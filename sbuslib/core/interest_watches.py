@@ -214,18 +214,20 @@ class InterestWatches:
         scan = watcher.scans.pop(pattern, None) or iter(router.addressed_patterns())
         others = list(islice(scan, COMPARED_A_STEP))
         for other in others:
-            if overlap(pattern.raw, other, router.namespace.separator) and self._is_held(client, other):
+            mark, raw = router.namespace.unmark(other)
+            if overlap(pattern.raw, raw, router.namespace.separator) and self._is_held(client, other):
+                if mark:
+                    return b"unknown"  # it is only presumed, and all that is known came before
                 watcher.witnesses[pattern] = other
                 return b"yes"
         if len(others) == COMPARED_A_STEP:
             watcher.scans[pattern] = scan
             return None
-        return b"no" if router.presumed is None and self._has_settled() else b"unknown"
+        return b"no" if self._has_settled() else b"unknown"
 
     def _is_held(self, client: Outbound, other: bytes | None) -> bool:
-        """Return whether a pattern is known to have a holder, the client itself without echo aside."""
+        """Return whether a pattern has a holder, the client itself without echo aside."""
         if other is None:
             return False
-        router = self._context.router
-        holders = router.holders(other)
-        return len(holders) > (not client.has_echo and client in holders) + (router.presumed in holders)
+        holders = self._context.router.holders(other)
+        return len(holders) > (not client.has_echo and client in holders)

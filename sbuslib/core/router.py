@@ -1,9 +1,11 @@
 """Router: finds the receivers of a message by its header, with the indexes, the reserved keys and the cache.
 
-No input or output here: a receiver is any hashable object. There are three indexes. Only the second is asked about
+No input or output here: a receiver is any hashable object. There are four indexes. Only the second is asked about
 secret keys, and it holds only patterns that :class:`~sbuslib.secrets.Namespace` accepted. So no wildcard can reach
 somebody's secrets. The third has the patterns of *monitors*, which receive what others are sent and are no addressees:
-a key that only monitors receive is not wanted. Their patterns bear a mark wherever the three stand side by side.
+a key that only monitors receive is not wanted. The fourth has the patterns that are only *presumed*: a link to another
+hub holds them in the place of patterns that this hub does not know, so nobody knows whether their keys are wanted.
+Patterns of the last two bear a mark wherever the four stand side by side.
 
 :attr:`Router.routes` is the cache that the hub's hot path reads directly: from the whole header of a
 message, ``MSG <key>NUL``, to the tuple of its receivers. Equal tuples are one object, so messages for the same
@@ -30,7 +32,7 @@ from ..errors import PacketError, ReservedKeyError
 from ..limits import Limits
 from ..matcher import SEPARATOR, Pattern, Subscriptions
 from ..reasons import Reason
-from ..secrets import Credentials, Namespace
+from ..secrets import RESERVED, Credentials, Namespace
 from ..wire.packets import MSG
 from .quotas import Account, Quotas
 
@@ -57,8 +59,6 @@ class Router(Generic[S]):
         """Called with each plain pattern that a subscriber begins (``True``) or ceases (``False``) to hold."""
         self.adjust: Callable[[bytes, bool, tuple[S, ...]], tuple[S, ...]] | None = None
         """The receivers of a key, which may be secret, besides or but for the parent."""
-        self.presumed: S | None = None
-        """The receiver that is sent everything as long as its interest is unknown."""
         self.on_interest: Callable[[Pattern | None, Account | None], None] | None = None
         """Called where keys that a pattern matches may have other addressees, with the account of who changed that;
         ``None``: any keys, and the hub itself."""
@@ -67,6 +67,8 @@ class Router(Generic[S]):
         self._plain: Subscriptions[S] = Subscriptions(separator)  # of all keys that are not secret
         self._secret: Subscriptions[S] = Subscriptions(separator)  # of keys that are
         self._monitored: Subscriptions[S] = Subscriptions(separator, self.namespace.mark)  # plain keys, for monitors
+        self._presumed: Subscriptions[S] = Subscriptions(separator, self.namespace.presumption)  # the same, for links
+        self._marked = {index.mark: index for index in (self._monitored, self._presumed)}  # the last two, by mark
         self._taps: dict[S, bool] = {}  # who listens in, and whether to secrets
         self._retired: dict[int, deque[tuple[S, Account]]] = {}  # subscribers that left, by user
         self._tuples: dict[tuple[S, ...], tuple[S, ...]] = {}
@@ -75,16 +77,22 @@ class Router(Generic[S]):
 
     def patterns(self, subscriber: S) -> dict[bytes, int]:
         """The patterns that ``subscriber`` holds, with how many times it subscribed to each."""
-        monitored = {self.namespace.mark + raw: times for raw, times in self._monitored.patterns(subscriber).items()}
-        return self._plain.patterns(subscriber) | self._secret.patterns(subscriber) | monitored
+        held = self._plain.patterns(subscriber) | self._secret.patterns(subscriber)
+        for mark, index in self._marked.items():
+            held |= {mark + raw: times for raw, times in index.patterns(subscriber).items()}
+        return held
 
     def pattern_count(self) -> int:
         """How many patterns all subscribers hold: each pattern counts once for each subscriber."""
-        return len(self._plain) + len(self._secret) + len(self._monitored)
+        return sum(map(len, self._indexes))
+
+    @property
+    def _indexes(self) -> tuple[Subscriptions[S], ...]:
+        return self._plain, self._secret, self._monitored, self._presumed
 
     def count(self, subscriber: S) -> int:
         """How many distinct patterns ``subscriber`` holds."""
-        return sum(index.count(subscriber) for index in (self._plain, self._secret, self._monitored))
+        return sum(index.count(subscriber) for index in self._indexes)
 
     def check_size(self, pattern: bytes) -> None:
         """Raise :exc:`~sbuslib.errors.PacketError` for a pattern beyond the limits."""
@@ -93,21 +101,23 @@ class Router(Generic[S]):
             raise PacketError(reason)
 
     def cut(self, raw: bytes, mark: bytes = b"") -> Pattern:
-        """A pattern as a client wrote it, with the mark for a monitor. Raises :exc:`~sbuslib.errors.PacketError` beyond
+        """A pattern as a client wrote it, with a mark or none. Raises :exc:`~sbuslib.errors.PacketError` beyond
         the limits."""
         self.check_size(raw)
         return Pattern(raw, self.namespace.separator, mark)
 
     def cut_marked(self, name: bytes) -> Pattern:
-        """A pattern as another hub wrote it, which may bear the mark. Raises as :meth:`cut`."""
+        """A pattern as another hub wrote it, which may bear a mark. Raises as :meth:`cut`."""
         mark, raw = self.namespace.unmark(name)
         return self.cut(raw, mark)
 
     def _find(self, name: bytes) -> tuple[Subscriptions[S], bytes]:
-        """The index of a pattern that may bear the mark, and the pattern without it."""
+        """The index of a pattern that may bear a mark, and the pattern without it."""
         mark, raw = self.namespace.unmark(name)
-        index = self._monitored if mark else self._secret if self.namespace.is_secret(raw) else self._plain
-        return index, raw
+        return self._index(mark, self.namespace.is_secret(raw)), raw
+
+    def _index(self, mark: bytes, is_secret: bool) -> Subscriptions[S]:
+        return self._marked[mark] if mark else self._secret if is_secret else self._plain
 
     def subscribe(self, pattern: Pattern, subscriber: S, credentials: Credentials, account: Account) -> None:
         """Put a ``SUB`` of a pattern from :meth:`cut` in force, charged to the subscriber's account.
@@ -118,7 +128,7 @@ class Router(Generic[S]):
         is_secret = self.namespace.check_pattern(pattern.raw, credentials)
         if is_secret and pattern.mark:
             raise ReservedKeyError(Reason.RESERVED_IN_PATTERN)
-        index = self._secret if is_secret else self._monitored if pattern.mark else self._plain
+        index = self._index(pattern.mark, is_secret)
         if not index.holds(pattern.raw, subscriber) and not self._quotas.take_pattern(account, pattern):
             raise PacketError(Reason.TOO_MANY_PATTERNS)
         self._add(index, pattern, subscriber, account)
@@ -129,12 +139,12 @@ class Router(Generic[S]):
         """Put so many ``SUB`` in force, even beyond the limits: for a link, and for clients that another hub had
         accepted.
 
-        Without ``credentials`` the pattern is plain, or bears the mark. Raises
+        Without ``credentials`` the pattern is plain, or bears a mark. Raises
         :exc:`~sbuslib.errors.ReservedKeyError` as :meth:`subscribe`.
         """
         mark, raw = self.namespace.unmark(pattern)
         is_secret = credentials is not None and self.namespace.check_pattern(raw, credentials)
-        index = self._secret if is_secret else self._monitored if mark else self._plain
+        index = self._index(mark, is_secret)
         cut = Pattern(raw, self.namespace.separator, index.mark)
         if not index.holds(raw, subscriber):
             self._quotas.force_pattern(account, cut)
@@ -198,7 +208,9 @@ class Router(Generic[S]):
         while count and (retired := self._retired.get(user)):
             # 1. A pattern of the first of them. No routes are forgotten for it: see _forget_receivers.
             subscriber, account = retired[0]
-            pattern = self._plain.discard_one(subscriber) or self._monitored.discard_one(subscriber)
+            for index in (self._plain, self._monitored, self._presumed):
+                if (pattern := index.discard_one(subscriber)) is not None:
+                    break
             if pattern is not None and self.watch is not None:
                 self.watch(subscriber, account, pattern, False)
             if pattern is None:
@@ -257,9 +269,18 @@ class Router(Generic[S]):
 
     def is_wanted(self, key: bytes, but: S | None = None) -> bool | None:
         """Whether a key has addressees, one subscriber aside; *None* where nobody knows. Raises as :meth:`route`."""
-        found = self._addressees(key, self.namespace.check_key(key))
-        others = len(found) - (but in found)
-        return None if others == 1 and self.presumed in found else others > 0
+        if self.namespace.check_key(key):
+            known = self._secret.subscribers(key)
+            presumed = self._adjusted(key, True, known)  # with the parent: who holds secrets above is never known
+        else:
+            known = self._adjusted(key, False, self._plain.subscribers(key))
+            presumed = self._adjusted(key, False, self._presumed.subscribers(key))
+        if len(known) > (but in known):
+            return True
+        return None if len(presumed) > (but in presumed) else False
+
+    def _adjusted(self, key: bytes, secret: bool, receivers: tuple[S, ...]) -> tuple[S, ...]:
+        return receivers if self.adjust is None else self.adjust(key, secret, receivers)
 
     def is_received(self, key: bytes, but: S | None = None) -> bool:
         """Return whether a key has receivers, with monitors, but without taps and one subscriber. Raises as
@@ -268,15 +289,11 @@ class Router(Generic[S]):
         found = self._receivers(key, self.namespace.check_key(key))
         return len(found) > (but in found)
 
-    def _addressees(self, key: bytes, secret: bool) -> tuple[S, ...]:
-        found = (self._secret if secret else self._plain).subscribers(key)
-        return found if self.adjust is None else self.adjust(key, secret, found)
-
     def _receivers(self, key: bytes, secret: bool) -> tuple[S, ...]:
         found = (self._secret if secret else self._plain).subscribers(key)
-        if not secret and (monitors := self._monitored.subscribers(key)):
-            found = tuple(dict.fromkeys((*found, *monitors)))
-        return found if self.adjust is None else self.adjust(key, secret, found)
+        if not secret and (others := self._monitored.subscribers(key) + self._presumed.subscribers(key)):
+            found = tuple(dict.fromkeys((*found, *others)))
+        return self._adjusted(key, secret, found)
 
     def receivers(self, key: bytes) -> tuple[S, ...]:
         """The receivers of a key: subscribers, the parent, and who listens in. Not remembered. Raises as
@@ -304,29 +321,30 @@ class Router(Generic[S]):
 
     def plain_patterns_of(self, subscriber: S) -> list[bytes]:
         """The patterns of one subscriber that are not secret."""
-        mark = self.namespace.mark
-        return [*self._plain.patterns(subscriber), *(mark + raw for raw in self._monitored.patterns(subscriber))]
+        marked = (mark + raw for mark, index in self._marked.items() for raw in index.patterns(subscriber))
+        return [*self._plain.patterns(subscriber), *marked]
 
     def all_patterns(self) -> list[bytes]:
         """All patterns that anybody holds and that are not secret, each once."""
-        mark = self.namespace.mark
-        return [*self._plain.everything(), *(mark + raw for raw in self._monitored.everything())]
+        marked = (mark + raw for mark, index in self._marked.items() for raw in index.everything())
+        return [*self._plain.everything(), *marked]
 
     def addressed_patterns(self) -> list[bytes]:
-        """The patterns of them whose holders are addressees."""
-        return self._plain.everything()
+        """The patterns of them whose holders are addressees; then those of which that is presumed, with the mark."""
+        presumption = self.namespace.presumption
+        return [*self._plain.everything(), *(presumption + raw for raw in self._presumed.everything())]
 
     @property
     def distinct_patterns(self) -> int:
         """How many these are."""
-        return self._plain.distinct() + self._monitored.distinct()
+        return sum(index.distinct() for index in self._indexes if index is not self._secret)
 
     def holders(self, pattern: bytes) -> Collection[S]:
         """Return the holders of just this pattern, which is not secret. Links ask this many times for each change."""
-        mark = self.namespace.mark
-        if pattern.startswith(mark):
-            return self._monitored.holders(pattern[len(mark) :])
-        return self._plain.holders(pattern)
+        if not pattern.startswith(RESERVED):
+            return self._plain.holders(pattern)
+        mark, raw = self.namespace.unmark(pattern)
+        return (self._marked[mark] if mark else self._plain).holders(raw)
 
     def reconsider(self, pattern: Pattern) -> None:
         """A pattern came or went: forget the routes of the keys that it matches."""

@@ -40,10 +40,17 @@ class ChildLink(Link):
 
     :param behind: the senders behind the link.
     :param hub: identifies the child hub, the same over successive links.
+    :param words: the words of :data:`~sbuslib.wire.control.BETWEEN_HUBS` that the child knows.
     """
 
     def __init__(
-        self, link_context: LinkContext, publisher: Publisher, mode: Mode, behind: ChildSenders, hub: Hashable
+        self,
+        link_context: LinkContext,
+        publisher: Publisher,
+        mode: Mode,
+        behind: ChildSenders,
+        hub: Hashable,
+        words: frozenset[bytes],
     ) -> None:
         outbound = publisher.outbound
         super().__init__(link_context, publisher, outbound, "")
@@ -64,9 +71,11 @@ class ChildLink(Link):
         publisher.become(self)
         outbound.become_link(publisher)
         publisher.fan_outs.forget()  # it is in no group any more
-        cursor = link_context.propagation.begin(self, announces=self.trusted)
-        self.cursor = cursor  # of the announcements not yet sent to it
-        self._keys = cursor if isinstance(cursor, PrunedKeys) else None  # keys that were pruned on it
+        self._keys: PrunedKeys | None = None  # keys that were pruned on it
+        if self.trusted:
+            self.cursor = link_context.propagation.begin(self, control.INTEREST_PRESUMED in words)
+        else:
+            self.cursor = self._keys = link_context.propagation.begin_pruned(self)
         self._prunes = 0  # how many were pruned in this second
         self._second = 0.0  # when that began, by the monotonic clock
         self._hub = hub  # the child hub's identity
@@ -163,7 +172,7 @@ class ChildLink(Link):
         except PacketError as error:
             self.drop(error.reason)
             self.say(encode_control(control.INTEREST_WIDEN))
-            self._all = self._narrow(b"")
+            self._all = self._narrow(router.namespace.presumption)
             for part in self._all:
                 router.subscribe_anyway(part, outbound, account)
 

@@ -37,7 +37,7 @@ are dropped: the newest link counts. A process that has ended sends nothing more
 Instance: TypeAlias = tuple[int, bytes]
 """A user, and an id that one of the user's hubs said."""
 
-_SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,18})(?: ([0-9]{1,6}))?")
+_SAID = re.compile(rb"([0-9a-f]{16}) ([0-9]{1,18})(?: ([0-9]{1,6})(?: ([a-z/,]{1,256}))?)?")
 
 
 class Hello(NamedTuple):
@@ -47,16 +47,21 @@ class Hello(NamedTuple):
     epoch: int
     links: int
     """How many links of trusted users the parent had, as far as this hub knows; 0: unknown."""
+    words: frozenset[bytes] = frozenset()
+    """Of what the parent can do, the words that this hub knows, too. A parent that has none of them knows no words."""
 
     def encode(self) -> bytes:
         """The payload of ``interest/on``."""
-        return b"%b %d %d" % self
+        words = [b",".join(sorted(self.words))] if self.words else []
+        return b" ".join([self.id, b"%d" % self.epoch, b"%d" % self.links, *words])
 
     @classmethod
     def decode(cls, payload: bytes) -> Hello | None:
         """Decode a payload; ``None`` if it is not well-formed."""
-        found = _SAID.fullmatch(payload)
-        return cls(found[1], int(found[2]), int(found[3] or 0)) if found is not None else None
+        match = _SAID.fullmatch(payload)
+        if match is None:
+            return None
+        return cls(match[1], int(match[2]), int(match[3] or 0), frozenset((match[4] or b"").split(b",")) - {b""})
 
 
 def stable_id(address: str, otherwise: bytes) -> bytes:
@@ -101,7 +106,7 @@ class HubIdentities:
         self._clients = clients
         self._join = join
         self._relays: dict[Instance, list[Publisher]] = {}  # the one that has joined, and one that waits for its end
-        self._said: dict[Outbound, tuple[Instance, int]] = {}  # by these, and their epochs
+        self._said: dict[Outbound, tuple[Instance, Hello]] = {}  # by these
 
     def arrive(self, publisher: Publisher, said: Hello | None) -> bool:
         """A client said ``interest/on``, and perhaps who it is. ``False``: it joins later, or was refused."""
@@ -116,7 +121,7 @@ class HubIdentities:
         if relays:
             old = relays[0].outbound
             has_gone = is_hung_up(old.socket)
-            if said.epoch < self._said[old][1] and not has_gone:
+            if said.epoch < self._said[old][1].epoch and not has_gone:
                 self._context.running.kick_later(newcomer, Reason.LATER_PROCESS)
                 return False
             if len(relays) > 1:
@@ -127,13 +132,18 @@ class HubIdentities:
                 self._context.running.after(RETIRE_WAIT, lambda: self._drop(relays, old))
 
         relays.append(publisher)
-        self._said[newcomer] = instance, said.epoch
+        self._said[newcomer] = instance, said
         return len(relays) == 1
 
     def said_by(self, connection: Outbound) -> tuple[bytes, int]:
         """The instance and the epoch that a connection said; empty and 0 if none."""
-        (_, id_), epoch = self._said.get(connection, ((0, b""), 0))
-        return id_, epoch
+        said = self._said.get(connection)
+        return (said[1].id, said[1].epoch) if said is not None else (b"", 0)
+
+    def words_of(self, connection: Outbound) -> frozenset[bytes]:
+        """The words that the hub at the other end of a connection knows."""
+        said = self._said.get(connection)
+        return said[1].words if said is not None else frozenset()
 
     def hub_of(self, connection: Outbound) -> Instance | None:
         """The instance that a connection said; ``None``: none."""
@@ -146,9 +156,10 @@ class HubIdentities:
 
     def forget(self, connection: Outbound) -> None:
         """A connection has ended, and what came over it was handed on: a new link of the same hub may join."""
-        instance, _ = self._said.pop(connection, (None, 0))
-        if instance is None:
+        said = self._said.pop(connection, None)
+        if said is None:
             return
+        instance, _ = said
         relays = self._relays[instance]
         had_joined = relays[0].outbound is connection
         relays[:] = [publisher for publisher in relays if publisher.outbound is not connection]

@@ -4,9 +4,12 @@ The router's index has the holders of each pattern, for all subscribers, links a
 pattern is announced to a link if anybody but the link itself holds it. Each link has an :class:`InterestCursor`, which
 knows what the other end holds, so that nothing is announced twice, and which patterns it has to look at.
 
-To a link that has to hold the empty pattern no other is announced. The same holds for a link that holds more than
-``most`` patterns, until half as many are wanted by anybody: then more comes from it than is wanted, and never less.
-Single changes are not noted for it.
+To a link that has to hold the empty pattern no other is announced. Where a link would hold more than ``most`` patterns,
+it is announced the empty one in their place, as *presumed*, until half as many are wanted by anybody: then more comes
+from it than is wanted, and never less, and nobody takes that for known. Single changes are not noted for such a link.
+
+Presumed patterns that others hold are announced as presumed, too: they bear a mark. The hub at the other end may be an
+older one that does not know the mark. To such a hub each of them is announced without it, as if somebody wanted it.
 """
 
 from __future__ import annotations
@@ -40,11 +43,14 @@ class Index(Protocol):
 
 
 class _Page:
-    """Net result of some changes: the same for every link that is not the only holder of one of these patterns."""
+    """Net result of some changes: the same for every link that is not the only holder of one of these patterns.
 
-    def __init__(self, patterns: list[bytes], router: Index) -> None:
+    :param wide: the patterns that stand for all others, of which it has none.
+    """
+
+    def __init__(self, patterns: list[bytes], wide: tuple[bytes, ...], router: Index) -> None:
         self.patterns = patterns
-        holders = {pattern: router.holders(pattern) for pattern in patterns if pattern}
+        holders = {pattern: router.holders(pattern) for pattern in patterns if pattern not in wide}
         self.changes: Changes = [(bool(held), pattern) for pattern, held in holders.items()]  # as they are now
         self.wanted = frozenset(pattern for wanted, pattern in self.changes if wanted)  # of these
         self.unwanted = frozenset(holders.keys() - self.wanted)  # the others
@@ -56,10 +62,14 @@ class Interest:
     """The patterns that are wanted, and the links to which they are announced.
 
     :param most: the most patterns that are announced to a link, besides the empty one.
+    :param presumption: the mark of a pattern that is presumed.
     """
 
-    def __init__(self, router: Index, most: int) -> None:
+    def __init__(self, router: Index, most: int, presumption: bytes) -> None:
         self._router = router
+        self.presumption = presumption
+        self.wide = (b"", presumption)
+        """The empty pattern, wanted and presumed: they stand for all others."""
         self.holders = router.holders
         """Returns the holders of just one pattern."""
         self.most = most
@@ -83,14 +93,12 @@ class Interest:
             self._all = self._router.all_patterns()
         return self._all
 
-    def by_others(self, pattern: bytes, link: Hashable) -> bool:
-        """Return whether anybody but a link wants a pattern."""
-        holders = self.holders(pattern)
-        return len(holders) > (link in holders)
+    def begin(self, link: Hashable, presumes: bool) -> InterestCursor:
+        """Make the cursor of a new link. Its other end knows nothing as yet.
 
-    def begin(self, link: Hashable) -> InterestCursor:
-        """Make the cursor of a new link. Its other end knows nothing as yet."""
-        cursor = self.cursors[link] = InterestCursor(self, link)
+        :param presumes: whether it knows the mark of what is presumed.
+        """
+        cursor = self.cursors[link] = InterestCursor(self, link, presumes)
         return cursor
 
     def forget(self, link: Hashable) -> None:
@@ -111,7 +119,7 @@ class Interest:
         # 1. Nobody else holds it: all links have to learn that, but for those that hold the empty pattern.
         if len(holders) == wanted:
             shrinks = not wanted and len(self) * 2 <= self.most
-            if self.listening or shrinks or not pattern:
+            if self.listening or shrinks or pattern in self.wide:
                 self.has_news = True
                 self._news.append(pattern)
                 if len(self._news) > _SPARE:
@@ -141,7 +149,7 @@ class Interest:
     def page(self, patterns: list[bytes]) -> _Page:
         """Return the net result of these patterns: computed once, since most links look at the same ones."""
         if self._page is None or self._page.patterns != patterns:
-            self._page = _Page(patterns.copy(), self._router)
+            self._page = _Page(patterns.copy(), self.wide, self._router)
         return self._page
 
     def encode(self, changes: Changes) -> list[bytes]:
@@ -152,32 +160,36 @@ class Interest:
 
 
 class InterestCursor:
-    """The changes that one link has still to be sent. At first its other end knows nothing."""
+    """The changes that one link has still to be sent. At first its other end knows nothing.
 
-    def __init__(self, interest: Interest, link: Hashable) -> None:
+    :param presumes: whether the other end knows the mark of what is presumed.
+    """
+
+    def __init__(self, interest: Interest, link: Hashable, presumes: bool) -> None:
         self._interest = interest
         self._link = link
+        self._presumes = presumes
         self.held: set[bytes] = set()
         """The patterns that the other end holds."""
         self._later: list[bytes] = []  # patterns to be looked at, after all
-        self._for_all = False  # whether the patterns were last looked at while the link had to hold the empty one
+        self._for_all: bytes | None = None  # which stood for all others when the patterns were last looked at, if any
         self._widened = self._full = False
         self._look_at_all()
 
     def look_at(self, patterns: list[bytes]) -> None:
         """Note patterns that may have to be announced."""
-        if not self._for_all:
-            self._later += patterns
+        if self._for_all is None:
+            self._later += self._named(patterns)
             if len(self._later) > 2 * self._interest.most + _SPARE:  # the other end does not read
                 self._look_at_all()
 
     def _look_at_all(self) -> None:
-        self._for_all = self._takes_all
-        if self._for_all:
+        self._for_all = self._stands_for_all
+        if self._for_all is not None:
             self._interest.listening.pop(self._link, None)
         else:
             self._interest.listening[self._link] = self
-        self._all = [] if self._for_all else self._interest.all_patterns()
+        self._all = [] if self._for_all is not None else self._named(self._interest.all_patterns())
         self._at = 0  # how many of these were looked at
         self._later = list(self.held)  # after them: so nothing is missed meanwhile
 
@@ -185,40 +197,73 @@ class InterestCursor:
         """The other end takes no more patterns: ask for everything."""
         self._widened = True
 
-    @property
-    def _takes_all(self) -> bool:
+    def _named(self, patterns: list[bytes]) -> list[bytes]:
+        """The patterns as the other end names them."""
+        if self._presumes:
+            return patterns
+        return [pattern.removeprefix(self._interest.presumption) for pattern in patterns]
+
+    def _is_wanted(self, pattern: bytes) -> bool:
+        """Whether the other end has to hold a pattern, unless another stands for all."""
         interest = self._interest
-        if len(self.held) > interest.most:
+        for name in (pattern,) if self._presumes else (pattern, interest.presumption + pattern):
+            holders = interest.holders(name)
+            if len(holders) > (self._link in holders):
+                return True
+        return False
+
+    @property
+    def _single(self) -> int:
+        """How many patterns the other end holds besides those that stand for all others."""
+        return len(self.held) - sum(wide in self.held for wide in self._interest.wide)
+
+    @property
+    def _stands_for_all(self) -> bytes | None:
+        """The pattern that the other end has to hold in place of all others; *None*: it has to hold each."""
+        interest = self._interest
+        if self._single > interest.most:
             self._full = True
         elif len(interest) * 2 <= interest.most:
             self._full = False
-        return self._widened or self._full or interest.by_others(b"", self._link)
+        if self._is_wanted(b""):
+            return b""
+        return (interest.presumption if self._presumes else b"") if self._widened or self._full else None
+
+    def _has_to_hold(self, wide: bytes) -> bool:
+        """Whether the other end has to hold one of those that stand for all others."""
+        return wide == self._for_all if self._for_all is not None else self._presumes and self._is_wanted(wide)
 
     @property
     def _is_level(self) -> bool:
         """Whether all was looked at."""
         is_done = not self._later and self._at == len(self._all) and self._interest.is_spread
-        return is_done and self._for_all is self._takes_all
+        return is_done and self._for_all == self._stands_for_all
+
+    @property
+    def _is_wide_enough(self) -> bool:
+        return all((wide in self.held) is self._has_to_hold(wide) for wide in self._interest.wide)
 
     @property
     def is_level(self) -> bool:
         """Whether everything was announced."""
-        return self._is_level and (b"" in self.held) is self._for_all
+        return self._is_level and self._is_wide_enough
 
     def take(self, count: int) -> tuple[Changes, bool]:
         """Take up to ``count`` changes, and whether these are all: only so many patterns are looked at."""
         interest, held, taken = self._interest, self.held, Changes()
         interest.spread()
-        if self._for_all is not self._takes_all:
+        if self._for_all != self._stands_for_all:
             self._look_at_all()
-        if self._for_all and b"" not in held and count > 0:
-            held.add(b"")
-            taken.append((True, b""))
+        for wide in interest.wide:
+            if wide not in held and len(taken) < count and self._has_to_hold(wide):
+                held.add(wide)
+                taken.append((True, wide))
 
         # 1. The changes that most links are sent.
-        if not self._for_all and self._at == len(self._all) and len(self._later) <= count and b"" not in held:
+        is_usual = self._presumes and self._for_all is None and not taken and self._is_wide_enough
+        if is_usual and self._at == len(self._all) and len(self._later) <= count:
             page = interest.page(self._later)
-            fits = len(held) + len(page.wanted) <= interest.most and self._link not in page.concerns
+            fits = self._single + len(page.wanted) <= interest.most and self._link not in page.concerns
             if fits and held.isdisjoint(page.wanted) and held >= page.unwanted:
                 held |= page.wanted
                 held -= page.unwanted
@@ -226,24 +271,26 @@ class InterestCursor:
                 return page.changes, True
 
         # 2. Some patterns at a time, until there are enough changes, or the link holds one too many.
-        looks, holders_of, link = LOOKED_AT * count, interest.holders, self._link
+        looks = LOOKED_AT * count
         while True:
-            room = count if self._for_all else interest.most + 1 - len(held)
+            room = count if self._for_all is not None else interest.most + 1 - self._single
             patterns = self._next(min(looks, count - len(taken), room))
             if not patterns:
                 break
             looks -= len(patterns)
             for pattern in patterns:
-                holders = () if self._for_all else holders_of(pattern)
-                wanted = len(holders) > (link in holders)
-                if pattern and wanted is not (pattern in held):
+                if pattern in interest.wide:
+                    continue
+                wanted = self._for_all is None and self._is_wanted(pattern)
+                if wanted is not (pattern in held):
                     (held.add if wanted else held.remove)(pattern)
                     taken.append((wanted, pattern))
 
-        # 3. The patterns that the empty one stood for were announced.
-        if not self._for_all and b"" in held and self._is_level and len(taken) < count:
-            held.remove(b"")
-            taken.append((False, b""))
+        # 3. The patterns that these stood for were announced.
+        for wide in interest.wide:
+            if wide in held and len(taken) < count and not self._has_to_hold(wide) and self._is_level:
+                held.remove(wide)
+                taken.append((False, wide))
         return taken, self.is_level
 
     def _next(self, most: int) -> Sequence[bytes]:

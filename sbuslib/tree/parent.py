@@ -239,10 +239,9 @@ class Parent:
 
     # -- what goes up -------------------------------------------------------------------------------
 
-    @property
-    def said(self) -> Hello:
-        """The hello of this hub, for the parent."""
-        return Hello(self._id, self._process, self.links_beside)
+    def hello(self, words: frozenset[bytes]) -> Hello:
+        """The hello of this hub, for a parent that lists these words among its features."""
+        return Hello(self._id, self._process, self.links_beside, words & control.BETWEEN_HUBS)
 
     def is_sending(self) -> bool:
         """Whether something waits that can be sent."""

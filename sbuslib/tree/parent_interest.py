@@ -58,7 +58,7 @@ class ParentInterest:
         self.pruned: dict[bytes, None] = {}
         """Keys that nobody above wants, oldest first."""
         self._everything = False  # whether it is taken to want everything
-        self._all: list[bytes] = []  # the patterns that are held for that: all that may go up
+        self._all: list[bytes] = []  # what it is presumed to want for that: all that may go up, with the mark
         self._too_many = False  # whether it announced more than may be held, so that this is so for the whole link
         self._announced: dict[bytes, None] = {}  # over this link
         self._former: dict[bytes, None] = {}  # over the last link, and not announced anew
@@ -100,7 +100,7 @@ class ParentInterest:
         """In the child of a fork, and at the end: keep only the held patterns, which leave the router with the
         holder.
         """
-        self._router.adjust = self._router.presumed = None
+        self._router.adjust = None
         self._router.reconsider_all()
 
     def _adjust(self, key: bytes, secret: bool, found: Routes) -> Routes:
@@ -141,10 +141,10 @@ class ParentInterest:
             yield
 
     def want_all(self, everything: bool) -> None:
-        """Whether the parent is taken to want all that may go up."""
+        """Whether the parent is presumed to want all that may go up."""
         self._everything = everything or self._too_many
-        self._router.presumed = self._holder if self._everything else None
-        former, self._all = self._all, self._export if self._everything else []
+        presumption = self._router.namespace.presumption
+        former, self._all = self._all, [presumption + raw for raw in self._export] if self._everything else []
         for pattern in self._all:
             self._router.subscribe_anyway(pattern, self._holder, self._account)
         for pattern in former:

@@ -109,7 +109,8 @@ class ParentLink(Link):
             case LinkAction.ASK:
                 self._take_path()
                 # The parent announces when the path above changes. So this comes first, and longer loops are found.
-                self.say(encode_control(control.INTEREST_ON, self._parent.said.encode()))
+                words = self._features.words if self._features is not None else frozenset[bytes]()
+                self.say(encode_control(control.INTEREST_ON, self._parent.hello(words).encode()))
             case LinkAction.PLACE:
                 self._take_position()
             case LinkAction.JOIN:
@@ -171,7 +172,8 @@ class ParentLink(Link):
             self.say(encode_control(control.INTEREST_ADDRESS, os.fsencode(os.path.abspath(self.context.address()))))
 
         # 1. This hub has another prefix, and announces everything anew.
-        self.cursor = self.link_context.propagation.begin(self, announces=True)
+        presumes = self.mode != "plain" and self._knows(control.INTEREST_PRESUMED)
+        self.cursor = self.link_context.propagation.begin(self, presumes)
         self._take_prefix()
 
         # 2. Losses of the meantime are reported to others.

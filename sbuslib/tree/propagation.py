@@ -34,9 +34,9 @@ class InterestPropagation:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.interest = Interest(context.router, context.limits.link_patterns)
-        """Which patterns links have to hold."""
         router = context.router
+        self.interest = Interest(router, context.limits.link_patterns, router.namespace.presumption)
+        """Which patterns links have to hold."""
         self.pruning = Pruning(router.is_received, context.limits.pruned_keys)
         """Keys that are pruned, by link."""
         self.started = False
@@ -65,13 +65,25 @@ class InterestPropagation:
 
     # -- links --------------------------------------------------------------------------------------
 
-    def begin(self, link: Neighbour, announces: bool) -> InterestCursor | PrunedKeys:
-        """Begin a link. Returns its cursor for patterns, or for pruned keys."""
+    def begin(self, link: Neighbour, presumes: bool) -> InterestCursor:
+        """Begin a link to which patterns are announced. Returns its cursor for these.
+
+        :param presumes: whether its other end knows the mark of what is presumed.
+        """
+        cursor = self.interest.begin(link.receiver, presumes)
+        self._begin(link)
+        return cursor
+
+    def begin_pruned(self, link: Neighbour) -> PrunedKeys:
+        """Begin a link on which keys are pruned. Returns its cursor for these."""
+        cursor = self.pruning.begin(link.receiver)
+        self._begin(link)
+        return cursor
+
+    def _begin(self, link: Neighbour) -> None:
         self._links[link.receiver] = link
-        cursor = (self.interest if announces else self.pruning).begin(link.receiver)
         self._count_links()
         self.mark([link.receiver])
-        return cursor
 
     def forget(self, link: Neighbour) -> None:
         """A link has ended."""

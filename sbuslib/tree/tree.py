@@ -178,7 +178,9 @@ class Tree(LinkContext):
             PlainLink(publisher, behind)
             return
         self._links_of[client.account.uid] += 1
-        self.links[client] = ChildLink(self, publisher, mode, behind, self.hub_identities.hub_of(client) or publisher)
+        hub = self.hub_identities.hub_of(client) or publisher
+        words = self.hub_identities.words_of(client)
+        self.links[client] = ChildLink(self, publisher, mode, behind, hub, words)
         self.startup_barrier.links_changed()
         self.propagation.wake(client.account.uid)
 

@@ -47,6 +47,8 @@ INTEREST_SYNC = b"interest/sync"
 INTEREST_ADDRESS = b"interest/address"
 INTEREST_LEAVE = b"interest/leave"
 INTEREST_LOST = b"interest/lost"
+INTEREST_PRESUMED = b"interest/presumed"
+"""No packet, but a word of two hubs: patterns may bear the mark of what is presumed."""
 
 SCOPE_TREE = b"tree"
 """A scope of a ``hub/sync``: all hubs up to the root, and those below them."""
@@ -117,12 +119,17 @@ SUPPORTED = (
     b"hub/wanted",
     b"hub/why",
     b"interest/on",
+    INTEREST_PRESUMED,
     b"interest/watch",
     b"monitor/on",
     b"notices/on",
     b"presence/on",
     b"senders/on",
 )
+
+
+BETWEEN_HUBS: Final = frozenset({INTEREST_PRESUMED})
+"""Those of them that a child has to know, too, before its parent makes use of them. It names them in its hello."""
 
 
 class Features(msgspec.Struct, frozen=True):

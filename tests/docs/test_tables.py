@@ -95,7 +95,8 @@ def control_keys() -> set[str]:
         control.HARD.decode(),
         control.ORDER.decode(),
     }
-    found |= {word.decode() for word in control.SUPPORTED}  # of who is there, by the first of their words
+    words = {*control.SUPPORTED} - control.BETWEEN_HUBS  # of who is there, the first of their words
+    found |= {word.decode() for word in words}
     for start, modes in ((control.SOFT, SOFT), (control.HARD, HARD), (control.ORDER, ORDER)):
         found |= {start.decode() + mode for mode in modes}
     return found

@@ -8,23 +8,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbuslib.matcher import Pattern, Subscriptions
 from sbuslib.tree.interest import Interest, InterestCursor
 
 PATTERNS = [b"", b"a", b"b", b"a/", b"a/*", b"*/b", b"c/**"]
+PRESUMED = b"!/presumed/"
+OLD = "two"
+"""A link to an older hub, which does not know that mark."""
 
 
 class Index:
-    """As much of a router as interest asks."""
+    """As much of a router as interest asks. A presumed pattern is another than the same without the mark."""
 
     def __init__(self) -> None:
-        self.index: Subscriptions[Any] = Subscriptions()
-        self.holders = self.index.holders
-        self.all_patterns = self.index.everything
+        self.held: dict[bytes, set[Any]] = {}
+
+    def holders(self, pattern: bytes) -> set[Any]:
+        return self.held.get(pattern, set())
+
+    def all_patterns(self) -> list[bytes]:
+        return list(self.held)
 
     @property
     def distinct_patterns(self) -> int:
-        return self.index.distinct()
+        return len(self.held)
+
+    def add(self, pattern: bytes, who: Any) -> bool:
+        is_new = who not in self.holders(pattern)
+        self.held.setdefault(pattern, set()).add(who)
+        return is_new
+
+    def remove(self, pattern: bytes, who: Any) -> bool:
+        held = self.holders(pattern)
+        was_held = who in held
+        held.discard(who)
+        if not held:
+            self.held.pop(pattern, None)
+        return was_held
 
 
 class Holdings:
@@ -32,13 +51,13 @@ class Holdings:
 
     def __init__(self, most: int = 100) -> None:
         self.router = Index()
-        self.interest = Interest(self.router, most)
+        self.interest = Interest(self.router, most, PRESUMED)
         self.cursors: dict[Any, InterestCursor] = {}
         self.held: dict[Any, set[bytes]] = {}
         self.told = 0
 
     def join(self, link: Any) -> None:
-        self.cursors[link] = self.interest.begin(link)
+        self.cursors[link] = self.interest.begin(link, presumes=link != OLD)
         self.held[link] = set()
 
     def leave(self, link: Any) -> None:
@@ -46,10 +65,10 @@ class Holdings:
         del self.cursors[link], self.held[link]
 
     def want(self, who: Any, pattern: bytes) -> list[Any]:
-        return list(self.interest.changed(pattern, who, True)) if self.router.index.add(Pattern(pattern), who) else []
+        return list(self.interest.changed(pattern, who, True)) if self.router.add(pattern, who) else []
 
     def unwant(self, who: Any, pattern: bytes) -> list[Any]:
-        removed = self.router.index.remove(Pattern(pattern), who)
+        removed = self.router.remove(pattern, who)
         return list(self.interest.changed(pattern, who, False)) if removed else []
 
     def read(self, link: Any, count: int = 1_000) -> None:
@@ -57,19 +76,28 @@ class Holdings:
             self.told += 1
             assert wanted is not (pattern in self.held[link]), "told twice"
             (self.held[link].add if wanted else self.held[link].remove)(pattern)
-            if not wanted and not pattern:
-                assert self.held[link] == self.wanted(link), "everything is taken back after what it stood for is told"
-            elif not wanted and b"" not in self.held[link]:
+            if not wanted and pattern in (b"", PRESUMED):
+                wide = {b"", PRESUMED}
+                assert self.held[link] - wide == self.wanted(link) - wide or b"" in self.held[link], (
+                    "everything is taken back after what it stood for is told"
+                )
+            elif not wanted and self.held[link].isdisjoint((b"", PRESUMED)):
                 assert pattern not in self.wanted(link), "everything is asked for before what it stands for is not"
 
     def wanted(self, link: Any) -> set[bytes]:
         found = {p for p in self.router.all_patterns() if any(one is not link for one in self.router.holders(p))}
+        if link == OLD:
+            found = {pattern.removeprefix(PRESUMED) for pattern in found}
         return {b""} if b"" in found else found
 
 
 WHO = ["one", "two", "x", "y"]
 STEPS = st.one_of(
-    st.tuples(st.sampled_from(["want", "unwant"]), st.sampled_from(WHO), st.sampled_from(PATTERNS)),
+    st.tuples(
+        st.sampled_from(["want", "unwant"]),
+        st.sampled_from(WHO),
+        st.sampled_from([*PATTERNS, *(PRESUMED + pattern for pattern in PATTERNS)]),
+    ),
     st.tuples(st.just("read"), st.sampled_from(["one", "two"]), st.integers(0, 4)),
     st.tuples(st.just("rejoin"), st.sampled_from(["one", "two"]), st.just(0)),
 )
@@ -93,25 +121,45 @@ def test_each_link_holds_what_others_want_once_it_was_told_all(steps: list[tuple
     for link, cursor in tree.cursors.items():
         while not cursor.is_level:
             tree.read(link, 2)
-        everything = [{b""}] if 2 * tree.router.distinct_patterns > most else []
+        everything = [{b"" if link == OLD else PRESUMED}] if 2 * tree.router.distinct_patterns > most else []
         assert tree.held[link] in [tree.wanted(link), *everything], link
 
 
-def test_too_many_patterns_are_replaced_by_the_empty_one_until_there_are_half_as_many() -> None:
+@pytest.mark.parametrize(("link", "everything"), [("one", PRESUMED), (OLD, b"")])
+def test_too_many_patterns_are_replaced_by_the_empty_one_until_there_are_half_as_many(
+    link: str, everything: bytes
+) -> None:
     tree = Holdings(most=10)
-    tree.join("one")
+    tree.join(link)
     for n in range(11):
         tree.want("x", b"%d" % n)
-        tree.read("one")
-    tree.read("one")
-    assert tree.held["one"] == {b""}
+        tree.read(link)
+    tree.read(link)
+    assert tree.held[link] == {everything}
     for n in range(5):
         tree.unwant("x", b"%d" % n)
-        tree.read("one")
-    assert tree.held["one"] == {b""}
+        tree.read(link)
+    assert tree.held[link] == {everything}
     tree.unwant("x", b"5")
-    tree.read("one")
-    assert tree.held["one"] == {b"%d" % n for n in range(6, 11)}
+    tree.read(link)
+    assert tree.held[link] == {b"%d" % n for n in range(6, 11)}
+
+
+def test_what_is_presumed_is_told_beside_what_is_wanted_and_to_an_older_hub_in_its_place() -> None:
+    tree = Holdings()
+    tree.join("one")
+    tree.join(OLD)
+    for pattern in (PRESUMED, b"a", PRESUMED + b"a/"):
+        tree.want("x", pattern)
+    for link in tree.cursors:
+        tree.read(link)
+    assert tree.held == {"one": {PRESUMED, b"a", PRESUMED + b"a/"}, OLD: {b""}}
+    tree.unwant("x", PRESUMED)
+    tree.unwant("x", b"a")
+    tree.want("x", PRESUMED + b"a")
+    for link in tree.cursors:
+        tree.read(link)
+    assert tree.held == {"one": {PRESUMED + b"a", PRESUMED + b"a/"}, OLD: {b"a", b"a/"}}
 
 
 @pytest.mark.parametrize("reads", [True, False])

@@ -13,6 +13,8 @@ from sbuslib.core.quotas import Account
 from sbuslib.secrets import Credentials
 from sbuslib.tree.parent_interest import ParentInterest
 
+PRESUMED = b"!/presumed/"
+
 
 class Above:
     """The parent, as a holder of patterns."""
@@ -31,7 +33,7 @@ class Demanded:
         self.interest = ParentInterest(self.router, self.parent, self.account, export, lambda: True, 2)  # type: ignore[arg-type]
         self.interest.begin()
         self.settle()
-        self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern.raw, wanted))
+        self.router.watch = lambda subscriber, account, pattern, wanted: self.told.append((pattern.name, wanted))
 
     def settle(self) -> None:
         """The parent has said all that it wants."""
@@ -62,7 +64,7 @@ def test_a_pattern_beyond_the_limits_of_a_user_counts_as_the_empty_pattern(world
     one.interest.announce(b"*/a")
     one.interest.announce(pattern)
     assert one.wants(b"anything")
-    assert one.told == [(b"*/a", True), (b"", True)]
+    assert one.told == [(b"*/a", True), (PRESUMED, True)]
     assert len(one.interest) == 1
 
 
@@ -81,7 +83,8 @@ def test_what_is_announced_anew_after_an_outage_changes_nothing(world: World) ->
     one.interest.want_all(True)
     one.interest.set_export([b"hall"])
     assert (one.wants(b"room/1"), one.wants(b"hall")) == (False, True)
-    assert one.told[1:] == [(b"room/", True), (b"room/", False)], "those below are asked for no more than may go up"
+    told = [(PRESUMED + b"room/", True), (PRESUMED + b"hall", True), (PRESUMED + b"room/", False)]
+    assert one.told[1:] == told, "those below are asked for no more than may go up"
     one.interest.end()
     assert one.account.is_clear()
     assert not one.router.count(one.parent)
@@ -125,3 +128,25 @@ def test_a_secret_goes_up_while_no_prefix_is_known(world: World) -> None:
     one.router.reconsider_all()
     assert not one.wants(b"!/cred/9/9/9/!/cred/1/2/3/x"), "it is for somebody here"
     assert one.wants(b"!/cred/1/2/3/x")
+
+
+def test_a_key_is_wanted_or_presumed_to_be_or_neither(world: World) -> None:
+    one = Demanded(world, export=[b"room/", b"hall"])
+    told: list[Any] = []
+    one.router.on_interest = lambda pattern, account: told.append(pattern and pattern.name)
+    one.interest.want_all(True)
+    one.interest.announce(b"hall")
+    one.interest.announce(PRESUMED + b"*/2")
+    one.interest.announce(b"!/monitor/room/1")
+    wanted = one.router.is_wanted
+    assert [wanted(key) for key in (b"hall", b"room/1", b"else/2")] == [True, None, False]
+    assert [one.wants(key) for key in (b"hall", b"room/1", b"else/2")] == [True, True, False]
+    one.interest.prune(b"room/1")
+    assert wanted(b"room/1") is False
+    told.clear()
+    one.interest.want_all(False)
+    assert told == [PRESUMED + b"room/", PRESUMED + b"hall"], "a presumption that ends is a change, too"
+    assert [wanted(key) for key in (b"hall", b"room/1", b"room/2")] == [True, False, None]
+    one.interest.take_back(PRESUMED + b"*/2")
+    assert wanted(b"room/2") is False
+    assert wanted(b"!/cred/1/2/3/x") is None, "who holds secrets above is never known"

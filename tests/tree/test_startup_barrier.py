@@ -55,12 +55,12 @@ def test_links_are_told_how_many_they_are_and_say_so_to_the_next_process(world: 
         world.hub(name)
         world.relay(name, "top")
     relays = [world.relays[name] for name in ("left", "right")]
-    eventually(lambda: [relay.parent.said.links for relay in relays] == [2, 2])
+    eventually(lambda: [relay.parent.links_beside for relay in relays] == [2, 2])
     world.hubs["top"].stop(0)
     hub = world.hub("top")
     eventually(lambda: hub.tree.startup_barrier._expected == 2)
     relays[1].stop()
-    eventually(lambda: relays[0].parent.said.links == 1)
+    eventually(lambda: relays[0].parent.links_beside == 1)
 
 
 def test_a_hub_that_waits_for_links_counts_them_so_that_the_next_process_waits_too(world: World) -> None:
