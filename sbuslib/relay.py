@@ -290,7 +290,6 @@ class Relay:
             waiting_bytes=parent.up.waiting_bytes,
             secrets=parent.secrets,
             lost_by_parent=parent.downstream.total.total(),
-            dropped=dict(parent.dropped.counts),
         )
 
     def __repr__(self) -> str:

@@ -181,6 +181,8 @@ class LinkStatistics(_Statistics, frozen=True, kw_only=True):
     """Messages sent up on a link that broke before they were acknowledged."""
     lag: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Seconds since the oldest question that the other hub has not answered."""
+    dropped: dict[str, Count] = {}
+    """Packets that came over it and had no effect, by reason, such as messages that the rules refuse."""
 
 
 class RelayStatistics(LinkStatistics, frozen=True, kw_only=True):
@@ -196,8 +198,6 @@ class RelayStatistics(LinkStatistics, frozen=True, kw_only=True):
     """Whether secret messages cross: not where the parent refused the pattern for them."""
     lost_by_parent: int = 0
     """Messages that the parent lost because this one was slow to read."""
-    dropped: dict[str, int] = {}
-    """Wrong packets from the parent, by reason."""
 
 
 class LinkPage(_Statistics, frozen=True, kw_only=True):

@@ -386,6 +386,16 @@ def _losses(about: str, counted: HubStatistics | LinkStatistics) -> Iterator[Fin
             yield Finding("warning" if advice else "ok", about, f"{count:,} messages: {cause}", advice)
 
 
+def _dropped(name: str, link: LinkStatistics) -> Iterator[Finding]:
+    """Find packets of the hub at the other end that had no effect."""
+    for reason, count in link.dropped.items():
+        is_refused = reason in (Reason.PUBLISHING_REFUSED, Reason.SUBSCRIPTION_REFUSED)
+        advice = (
+            f"sbus hub explain {name_of_user(link.uid)} shows the rule" if is_refused else "look at its hub's version"
+        )
+        yield Finding("warning", f"dropped {name}", f"{count:,} packets: {reason}", advice)
+
+
 def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding]:
     """Examine the links of a hub and of its parents up to the root, as far as they trust this user."""
     features = client.hub.features
@@ -414,6 +424,7 @@ def _links(client: Client, timeout: float, seen: set[bytes]) -> Iterator[Finding
             advice = _STATES.get(link.state, f"sbus doctor -a {link.address}")
             yield Finding("problem", about, f"{name}: {link.state}", advice)
         yield from _losses(f"lost {name}", link)
+        yield from _dropped(name, link)
         if link.direction == "parent" and link.state == "joined":
             try:
                 with client_at(link, timeout) as upper:

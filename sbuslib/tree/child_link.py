@@ -79,6 +79,8 @@ class ChildLink(Link):
         self._prunes = 0  # how many were pruned in this second
         self._second = 0.0  # when that began, by the monotonic clock
         self._hub = hub  # the child hub's identity
+        self.dropped = Counter[str]()
+        """Packets of this link that had no effect, by reason."""
 
     @property
     def asks(self) -> bool:
@@ -92,6 +94,7 @@ class ChildLink(Link):
         return self._behind.unknown
 
     def note_dropped(self, reason: Reason, times: int) -> bool:
+        self.dropped[reason] += times
         return self.link_context.dropped.note(reason, self.outbound.account.uid, times)
 
     def act_on(self, publisher: Publisher, packet: Packet) -> None:

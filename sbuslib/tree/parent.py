@@ -311,4 +311,5 @@ class Parent:
             lost=up.losses.lost,
             uncertain=up.losses.uncertain,
             lag=link.questions.lag if link is not None else 0.0,
+            dropped=dict(self.dropped.counts),
         )

@@ -396,4 +396,5 @@ class Tree(LinkContext):
             lost=lost,
             uncertain=uncertain,
             lag=lag,
+            dropped={} if link is None else dict(link.dropped),
         )

@@ -238,6 +238,22 @@ def test_a_link_that_is_down_is_a_problem(world: World) -> None:
     assert (problem.text, problem.advice) == (f"to {root}: outage", f"sbus doctor -a {root}")
 
 
+def test_a_link_whose_messages_the_rules_refuse_is_named(world: World) -> None:
+    world.hub("top", relays=[STRANGER], authorize=lambda who, verb, key: (who.uid, verb) != (STRANGER, "publish"))
+    world.uids["top"] = STRANGER
+    world.hub("low")
+    world.relay("low", "top")
+    world.uids.clear()
+    world.client("top").subscribe(b"no/")
+    publisher = world.client("low")
+    publisher.publish(b"no/1")
+    eventually(lambda: world.hubs["top"].statistics().dropped)
+    warning = of("dropped from ", findings(world.address("top")), "warning")
+    assert warning.about == f"dropped from {world.address('low')}"
+    assert warning.text == "1 packets: publishing refused"
+    assert warning.advice == f"sbus hub explain {STRANGER} shows the rule"
+
+
 def test_a_bridge_that_is_away_or_loses_messages_is_reported(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its text says."""
     away, losing = BridgeStatistics(connected=False), BridgeStatistics(lost={"outage": 1})

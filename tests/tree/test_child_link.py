@@ -105,6 +105,7 @@ def test_a_packet_of_a_link_that_authorize_refuses_is_dropped(world: World) -> N
     assert [message.key for message in received(publisher)] == [b"no/1", b"yes/1", b"no/1", b"no/1", b"yes/1"]
     dropped = world.hubs["top"].statistics().dropped
     assert dropped == {"publishing refused": 3, "subscription refused": 1}
+    assert [link.dropped for link in world.hubs["top"].statistics().per_link] == [dropped]
     assert relay.statistics().epoch == 1
     assert ("publish", b"yes/1") in asked
 
