@@ -66,6 +66,7 @@ def add_broker(parser: Parser) -> None:
 
 def run_broker(arguments: Namespace) -> int:
     from ..kernel.defaults import state_folder
+    from ..kernel.regular_files import make_folder
     from ..kernel.users import resolve_users
     from .hub import own_address
 
@@ -73,7 +74,7 @@ def run_broker(arguments: Namespace) -> int:
     resolve_users("--producer", [user for user in arguments.users if user != "*"])
     if not arguments.memory:
         arguments.store = arguments.store or state_folder()
-        os.makedirs(arguments.store, 0o700, exist_ok=True)
+        make_folder(arguments.store)
 
     # 2. The hub, and its services once it listens. All are ready when the command prints that it listens.
     hubs: list[Hub] = []

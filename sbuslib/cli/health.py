@@ -266,6 +266,9 @@ def run_bench(arguments: Namespace) -> int:
         bench = Bench(stack, folder, plan, show_status, version=__version__, address=arguments.address)
         results = bench.measure(scenarios)
     if arguments.runs is not None:
-        Path(arguments.runs).write_bytes(encode(results))
+        from ..kernel.regular_files import open_emptied
+
+        with open_emptied(arguments.runs) as file:
+            file.write(encode(results))
     print(terminal(results), end="")
     return EXIT_SUCCESS if results.records else EXIT_FAILURE

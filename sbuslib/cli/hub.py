@@ -33,13 +33,14 @@ def add_hub(parser: Parser) -> None:
 def own_address(arguments: Namespace) -> str:
     """Return where a hub listens without an address: the first place where clients look. Makes its folder."""
     from ..kernel.defaults import default_addresses, runtime_folder
+    from ..kernel.regular_files import make_folder
 
     if arguments.address is not None:
         return str(arguments.address)
     default = default_addresses()[0]
     if not os.environ.get("SBUS_ADDRESS") and runtime_folder() is not None:
         # Clients look there first, and no other program makes the folder.
-        os.makedirs(os.path.dirname(default), mode=0o700, exist_ok=True)
+        make_folder(os.path.dirname(default))
     return default
 
 
@@ -155,9 +156,12 @@ def _install(target: Path, user: bool) -> None:
     for path, text in units.items():
         if path.exists() and path.read_text("utf-8") != text:
             raise StateError(f"{path} is there with other contents: remove it, and keep changes with systemctl edit")
-    target.mkdir(parents=True, exist_ok=True)
+    from ..kernel.regular_files import make_folder, open_emptied
+
+    make_folder(target, 0o755)
     for path, text in units.items():
-        path.write_text(text, "utf-8")
+        with open_emptied(path, 0o644) as file:
+            file.write(text.encode())
         print(path)
 
     # The steps that are left to the user.

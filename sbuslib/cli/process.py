@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from time import monotonic, sleep
 from typing import Any, Final
 
+from ..kernel.regular_files import open_regular
 from ..kernel.sockets import send_datagram
 from ..kernel.users import is_alive
 from .console import EXIT_SUCCESS, STOPPING, complain
@@ -34,7 +35,7 @@ class PidFile:
         if replaces:
             self._path += f".{os.getpid()}"  # until this process serves
         try:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._fd = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError as error:
             raise FileExistsError(error.errno, f"the pid file is there already, {_owner(path)}", path) from None
         os.fchmod(self._fd, 0o644)

@@ -7,7 +7,6 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..wire.text import printable
@@ -80,11 +79,13 @@ def _check_output(arguments: Namespace) -> None:
 
 def _deliver(report: Report, arguments: Namespace) -> None:
     """Write the page and the tables, and print their paths."""
+    from ..kernel.regular_files import open_emptied
     from ..reports.exports import write_csv, write_parquet
 
     if arguments.output != "-":
         show_status("making the page ...")
-        Path(arguments.output).write_text(report.page(), "utf-8")
+        with open_emptied(arguments.output) as file:
+            file.write(report.page().encode())
         print(arguments.output, flush=True)
     for directory, write in ((arguments.parquet, write_parquet), (arguments.csv, write_csv)):
         if directory:

@@ -351,7 +351,8 @@ def _store_name(name: str) -> str:
 def _default_store(name: str) -> str:
     """Return the path of ``NAME.queue`` in the folder for state."""
     from ..kernel.defaults import state_folder
+    from ..kernel.regular_files import make_folder
 
     folder = state_folder()
-    os.makedirs(folder, 0o700, exist_ok=True)
+    make_folder(folder)
     return os.path.join(folder, _store_name(name))

@@ -74,7 +74,9 @@ class ClientFace:
             on_notice=on_notice,
         )
         # its verbs
-        self._core = Operations(self._connection, None if descriptor_folder is None else os.fspath(descriptor_folder))
+        self._core = Operations(
+            self._connection, None if descriptor_folder is None else os.path.abspath(descriptor_folder)
+        )
         self._headers = self._connection.session.headers  # the session's own, by key
         self._inbox = self._connection.session.inbox  # the session's own
         self._begin()

@@ -60,7 +60,7 @@ class ClientRecorder:
         seal: bool = False,
         limits: JournalLimits | None = None,
     ) -> None:
-        self.directory = os.fspath(directory)  # of the journal
+        self.directory = os.path.abspath(directory)  # of the journal; a process may change its working directory
         self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
         #: Messages that have come, those that are not recorded included.
         self.received = 0

@@ -74,7 +74,7 @@ class Consumer:
         if not _NAME.fullmatch(name):
             raise UsageError(f"the name of a consumer is letters, digits and ._-, at most 100, not {name!r}")
         self.name = name
-        self.directory = os.fspath(directory)  # of the journal
+        self.directory = absolute(directory)  # of the journal
         self.journal: str | None = None
         """The identity of the journal whose rows are handed over; ``None`` before the first."""
         #: Selects the rows that are handed over.
@@ -93,7 +93,7 @@ class Consumer:
         self._done = True
         #: The process that has the name; not a fork of it.
         self._pid = os.getpid()
-        contents(absolute(self.directory))  # raises where there is no directory
+        contents(self.directory)  # raises where there is no directory
         folder = os.fspath(self.directory if positions is None else positions)
         #: ``None`` once closed.
         self._position: _Position | None = _Position(folder, f"consumer-{name}.position")
@@ -179,7 +179,7 @@ class Consumer:
 
     def _new_rows(self) -> Iterator[Record]:
         """Yield rows that exist already, from the next one on."""
-        place = absolute(self.directory)
+        place = self.directory
         while True:
             first = {self.journal: self._next} if self.journal is not None and self._next is not None else {}
             durable_only = is_recorded(self.directory)  # a recorder that is gone makes no more rows durable
@@ -212,7 +212,7 @@ class Consumer:
         """Raise :exc:`~sbuslib.errors.JournalError` if the journal ends before the last acknowledged row."""
         if self._next is None or self.journal is None or (row_ranges and row_ranges[-1].known is not None):
             return
-        for last in (row_ranges or plan([absolute(self.directory)]).get(self.journal, []))[-1:]:
+        for last in (row_ranges or plan([self.directory]).get(self.journal, []))[-1:]:
             end = last.before if last.before is not None else measure(last, on_corrupt=self._on_corrupt)[0]
             if end < self._next:
                 raise JournalError(

@@ -106,7 +106,7 @@ class Recorder:
             raise UsageError(f"scope is one of {', '.join(get_args(Scope))}, not {scope!r}")
         check_key(notices)
         self.hub = hub
-        self.directory = os.fspath(directory)  # of the journal
+        self.directory = os.path.abspath(directory)  # of the journal; a process may change its working directory
         self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
         #: The error that ended the recording, if one did.
         self.error: Exception | None = None

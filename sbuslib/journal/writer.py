@@ -18,6 +18,7 @@ from time import monotonic, time, time_ns
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from ..errors import UsageError
+from ..kernel.regular_files import make_folder, open_regular
 from ..kernel.threads import unpatched
 from ..secrets import RESERVED
 from .chunks import Chunk, columns_of, spread, without_secrets
@@ -87,7 +88,7 @@ class Writer:
         wake: Callable[[], object] = lambda: None,
     ) -> None:
         _check(durability, keep_bytes, keep_seconds)
-        self.directory = os.fspath(directory)  # of the journal
+        self.directory = os.path.abspath(directory)  # of the journal; a process may change its working directory
         self.limits = limits if limits is not None else JournalLimits()  # those of the recorder
 
         self.wakes = False
@@ -152,7 +153,7 @@ class Writer:
         :exc:`~sbuslib.errors.CorruptJournalError` where the number of the next row cannot be found, and
         :exc:`OSError`.
         """
-        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        make_folder(self.directory)
         self._lock = DirectoryLock(self.directory)
         try:
             # 1. The existing rows; a gap row stands for the time since the last one.
@@ -340,7 +341,7 @@ class Writer:
             self._salt = secrets.randbits(32)
             header = SegmentHeader(self.journal, self._hub, self._separator, time_ns(), first, self._salt, boot_id())
             path = os.path.join(self.directory, segment_name(first))
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             self._offset = 0
             until_midnight = _DAY_SECONDS - time() % _DAY_SECONDS
             self._ends_at = monotonic() + min(self._roll_seconds, until_midnight)

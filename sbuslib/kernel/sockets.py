@@ -219,7 +219,7 @@ class Listener:
             status = os.lstat(path)
             self._file = (os.path.abspath(path), status.st_dev, status.st_ino)
             if stat.S_IMODE(status.st_mode) != mode:
-                os.chmod(path, mode)
+                _change_mode(path, status, mode)
             self.socket.listen(backlog)
 
     def close(self) -> None:
@@ -259,13 +259,26 @@ class Listener:
             status = os.lstat(path)
             if stat.S_ISSOCK(status.st_mode):
                 self._file = (path, status.st_dev, status.st_ino)
-                if status.st_uid == os.getuid():  # another user could put a link there
-                    os.chmod(path, mode)
+                if status.st_uid == os.getuid():  # else it is not ours to change
+                    _change_mode(path, status, mode)
 
     def release(self) -> None:
         """Close the descriptor and nothing else: another process listens at it."""
         self._file = None
         self.socket.close()
+
+
+def _change_mode(path: str, status: os.stat_result, mode: int) -> None:
+    """Change the mode of a socket's file if it is still the one of this status.
+
+    The owner of its folder could put a link there at any time, and chmod(2) follows links.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.path.samestat(os.fstat(descriptor), status):
+            os.chmod(f"/proc/self/fd/{descriptor}", mode)
+    finally:
+        os.close(descriptor)
 
 
 def _bind_error(error: OSError, in_use: str) -> OSError:

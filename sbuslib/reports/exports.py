@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ..kernel.regular_files import make_folder, open_emptied
 from ..wire.text import printable
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ def write_parquet(tables: Mapping[str, Table], directory: str) -> None:
     """Write each table into the file ``directory/NAME.parquet``, which is replaced if it is there."""
     from pyarrow import parquet
 
-    os.makedirs(directory, exist_ok=True)
+    make_folder(directory)
     for name, table in tables.items():
-        parquet.write_table(table.to_arrow(), f"{directory}/{name}.parquet")
+        with open_emptied(f"{directory}/{name}.parquet") as file:
+            parquet.write_table(table.to_arrow(), file)
 
 
 def write_csv(tables: Mapping[str, Table], directory: str) -> None:
@@ -61,9 +63,9 @@ def write_csv(tables: Mapping[str, Table], directory: str) -> None:
     list, a blank within an item is written as ``\\x20``, and an empty item as ``""``. An unknown value is empty.
     Spreadsheets run texts that begin with ``=``, ``+``, ``-`` or ``@``, so that byte is escaped, too: ``\\x3d``.
     """
-    os.makedirs(directory, exist_ok=True)
+    make_folder(directory)
     for name, table in tables.items():
-        with open(f"{directory}/{name}.csv", "w", encoding="utf-8", newline="") as file:
+        with TextIOWrapper(open_emptied(f"{directory}/{name}.csv"), "utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(table.columns)
             writer.writerows(map(_cell, row) for row in table.rows)

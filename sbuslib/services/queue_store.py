@@ -16,6 +16,7 @@ from time import monotonic, time
 from typing import Self
 
 from ..errors import StateError
+from ..kernel.regular_files import open_regular
 from .queue_rules import Row, Turn
 
 _VERSION = 2
@@ -31,7 +32,7 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], sync: float | None = None) -> None:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite's other files get its mode
+        os.close(open_regular(path, os.O_RDWR | os.O_CREAT))  # SQLite's other files get its mode
         self._sync = sync
         self._log = -1  # SQLite's log, to sync it
         self._due: float | None = None  # when the log has to be synced
@@ -55,7 +56,7 @@ class Store:
             self._db.execute(f"PRAGMA user_version={_VERSION}")
             self._db.execute("COMMIT")
             if sync is not None:
-                self._log = os.open(f"{os.fspath(path)}-wal", os.O_RDONLY | os.O_CLOEXEC)
+                self._log = open_regular(f"{os.fspath(path)}-wal")
         except (sqlite3.Error, OSError) as error:
             self._db.close()
             raise StateError(f"{os.fspath(path)}: {error}") from error

@@ -29,6 +29,7 @@ from ..client import Client
 from ..clients.recipes.last import TRIES, KeptPage, question_key
 from ..clients.recipes.request import Request
 from ..errors import DisconnectedError, NoServerError, PeerError, ReplyError, StateError
+from ..kernel.regular_files import open_regular
 from ..limits import PACKET_BYTES
 from ..matcher import SEPARATOR, matches
 from ..secrets import stranger
@@ -83,6 +84,7 @@ class Kept:
         self._file: sqlite3.Connection | None = None
         if file is not None:
             try:
+                os.close(open_regular(file, os.O_RDWR | os.O_CREAT))  # SQLite's other files get its mode
                 self._file = sqlite3.connect(file, isolation_level=None, timeout=1)
                 self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
                 self._file.execute("PRAGMA journal_mode=WAL")
@@ -91,7 +93,7 @@ class Kept:
                 )
                 rows = self._file.execute("SELECT key, payload, user FROM kept ORDER BY rowid").fetchall()
                 self.take(Told(*row) for row in rows)
-            except (sqlite3.Error, TypeError) as error:
+            except (sqlite3.Error, OSError, TypeError) as error:
                 raise StateError(f"{os.fspath(file)}: {error}") from None
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...kernel.defaults import temporary_folder
+from ...kernel.regular_files import check_folder
 
 LONGEST_NAME: Final = 200
 """Bytes of a file's name. Most file systems take 255, and a number may be added."""
@@ -40,6 +41,7 @@ class FileSink:
         if folder is None:
             self._file: Any = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115
             return
+        check_folder(folder)
         try:
             descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -13,6 +13,7 @@ import weakref
 from typing import NamedTuple
 
 from ...errors import CorruptJournalError, JournalInUseError
+from ...kernel.regular_files import open_regular
 from .layout import SEGMENT_HEADER_BYTES, SegmentHeader, first_sequence_of, segment_name
 
 LOCK_NAME = "recorder.lock"
@@ -58,8 +59,11 @@ def read_header(path: str | os.PathLike[str]) -> SegmentHeader:
     Raises :exc:`~sbuslib.errors.CorruptJournalError`, also where it does not belong to the file's name, and
     :exc:`OSError`.
     """
-    with open(path, "rb") as file:
-        return decode_header(file.read(SEGMENT_HEADER_BYTES), os.fspath(path))
+    descriptor = open_regular(path)
+    try:
+        return decode_header(os.pread(descriptor, SEGMENT_HEADER_BYTES, 0), os.fspath(path))
+    finally:
+        os.close(descriptor)
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
@@ -90,7 +94,7 @@ class DirectoryLock:
     def __init__(self, directory: str | os.PathLike[str], name: str = LOCK_NAME, *, wait: bool = False) -> None:
         path = os.path.join(directory, name)
         #: It holds the lock while it is open. The file has the process id of the holder, and its note.
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except BlockingIOError:
@@ -145,7 +149,7 @@ def sync_directory(directory: str | os.PathLike[str]) -> None:
 
 def rename_durably(path: str, name: str) -> None:
     """Sync a file that was written aside, and then rename it. Raises :exc:`OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular(path)
     try:
         os.fsync(descriptor)
     finally:
@@ -160,10 +164,13 @@ def durable_sequence(directory: str | os.PathLike[str]) -> int:
     All rows of a segment with an end mark are durable as well. A crash of the machine may leave a lower number here.
     """
     try:
-        with open(os.path.join(directory, LOCK_NAME), "rb") as file:
-            lines = file.read(64).split(b"\n")
+        descriptor = open_regular(os.path.join(directory, LOCK_NAME))
     except OSError:
         return 0
+    try:
+        lines = os.pread(descriptor, 64, 0).split(b"\n")
+    finally:
+        os.close(descriptor)
     return int(lines[1]) if len(lines) >= 3 and lines[1].isdigit() and len(lines[1]) == 20 else 0
 
 
@@ -179,7 +186,7 @@ def boot_id() -> bytes:
 def is_recorded(directory: str | os.PathLike[str]) -> bool:
     """Whether a recorder of this machine is at work in a directory."""
     try:
-        descriptor = os.open(os.path.join(directory, LOCK_NAME), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(os.path.join(directory, LOCK_NAME))
     except OSError:
         return False
     try:

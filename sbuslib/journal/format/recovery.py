@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from ...kernel.regular_files import open_regular
 from .decoding import ReadAt, end_mark, is_empty, read_segment
 from .directory import Segment, boot_id, list_segments, read_header
 from .encoding import encode_end, encode_gaps
@@ -81,8 +82,11 @@ def recover(directory: str) -> Recovered:
 
 @contextmanager
 def _opened(segment: Segment) -> Iterator[ReadAt]:
-    with open(segment.path, "rb", buffering=0) as file:
-        yield lambda at, length: os.pread(file.fileno(), length, at)
+    descriptor = open_regular(segment.path)
+    try:
+        yield lambda at, length: os.pread(descriptor, length, at)
+    finally:
+        os.close(descriptor)
 
 
 def _is_empty(segment: Segment) -> bool:
@@ -115,7 +119,7 @@ def _mend(last: Segment, header: SegmentHeader) -> int:
 
     # 2. Cut off what comes after it, and write the gap row and the mark.
     ending, sequence = _ending(header, sequence, since)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = open_regular(path, os.O_WRONLY)
     try:
         if end < last.size:
             logger.warning("%s: cut %d bytes at %d, where a crash ended the writing", path, last.size - end, end)

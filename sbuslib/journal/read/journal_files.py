@@ -16,6 +16,7 @@ from functools import cached_property, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from ...errors import JournalError, StateError
+from ...kernel.regular_files import open_regular
 from ..format.decoding import ReadAt, end_mark
 from ..format.directory import Segment, decode_header
 from ..format.layout import SEGMENT_HEADER_BYTES, End, SegmentHeader, first_sequence_of
@@ -98,6 +99,7 @@ class _File(NamedTuple):
     path: str
     name: str
     size: int
+    is_regular: bool = True
 
 
 def sealed_name(journal: str, first: int, last: int, times: tuple[int, int], crc: int) -> str:
@@ -167,7 +169,9 @@ def _local_files(place: str) -> list[_File]:
     with os.scandir(place) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):  # deleted by the recorder just now
-                files.append(_File(entry.path, entry.name, entry.stat().st_size))
+                is_regular = entry.is_file(follow_symlinks=False)
+                size = entry.stat(follow_symlinks=False).st_size if is_regular else 0
+                files.append(_File(entry.path, entry.name, size, is_regular))
     return files
 
 
@@ -190,7 +194,11 @@ def list_segments(place: str) -> list[ListedSegment]:
         files = _files(place)
     except FileNotFoundError:
         raise JournalError(f"{place}: no such directory") from None
-    segments = [ListedSegment(file.path, first, file.size) for file in files if (first := first_sequence_of(file.name))]
+    segments = list[ListedSegment]()
+    for file in files:
+        if first := first_sequence_of(file.name):
+            _check(file)
+            segments.append(ListedSegment(file.path, first, file.size))
     return sorted(segments, key=lambda segment: segment.first_sequence)
 
 
@@ -200,15 +208,28 @@ def list_sealed(place: str) -> list[Sealed]:
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
     try:
-        sealed = filter(None, (named(*file) for file in _files(place)))
+        files = _files(place)
     except FileNotFoundError:
         return []
+    sealed = list[Sealed]()
+    for file in files:
+        if (parsed := named(file.path, file.name, file.size)) is not None:
+            _check(file)
+            sealed.append(parsed)
     return sorted(sealed, key=lambda file: (file.journal, file.first, file.last))
 
 
+def _check(file: _File) -> None:
+    if not file.is_regular:
+        raise JournalError(f"{file.path}: this is a link, or no regular file, and is not opened")
+
+
 def sealed_of(place: str) -> str:
-    """Place of the sealed files of the journal at ``place``."""
-    return f"{place}/sealed"
+    """Place of the sealed files of the journal at ``place``. Raises :exc:`~sbuslib.errors.JournalError` for a link."""
+    sealed = f"{place}/sealed"
+    if is_local(place) and os.path.islink(sealed):
+        raise JournalError(f"{sealed}: this is a link, which is not followed")
+    return sealed
 
 
 @contextmanager
@@ -216,7 +237,7 @@ def opened(path: str) -> Iterator[ReadAt]:
     """Open a file for reading. Raises :exc:`VanishedError`, which names the file, when it is not there any more."""
     try:
         if is_local(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(path)
         else:
             filesystem, inside = filesystem_of(path)
             file = filesystem.open_input_file(inside)

@@ -10,17 +10,19 @@ at most the file that it wrote aside, which the next one overwrites.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
 
 from ...errors import CorruptJournalError, JournalError, JournalInUseError, SbusError, UsageError
 from ...kernel.defaults import temporary_folder
+from ...kernel.regular_files import make_folder, open_regular
 from ..format.decoding import OnCorrupt
 from ..format.directory import DirectoryLock, Segment, rename_durably
 from ..format.layout import SegmentHeader
@@ -76,8 +78,7 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
     """Make a sealed file. Raises :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`, and leaves nothing then."""
     if unit.journal is None or unit.row_ranges[0].before is None:
         raise JournalError(why_unknown(unit.row_ranges[0]) or f"{unit.place}: its last segment was repaired meanwhile")
-    filesystem, folder = filesystem_of(unit.target)
-    filesystem.create_dir(folder, recursive=True)
+    filesystem, folder = _make_place(unit.target)
     with ExitStack() as undo:
         beside = (
             folder if is_local(unit.target) else undo.enter_context(tempfile.TemporaryDirectory(dir=temporary_folder()))
@@ -85,7 +86,8 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
         aside = f"{beside}/_{unit.journal}-{unit.row_ranges[0].first:020d}.new"
         undo.callback(_remove, aside)
 
-        # 1. The file, aside.
+        # 1. The file, aside. A sealer that was killed may have left one.
+        _remove(aside)
         begin, rows, name = unit.row_ranges[0], 0, ""
         if begin.is_whole and isinstance(begin.file, Sealed):
             with suppress(VanishedError):
@@ -106,6 +108,27 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
     return Written(name, rows, size)
 
 
+def _make_place(target: str) -> tuple[Any, str]:
+    """Make a folder for sealed files, for this user alone unless it is there. Returns its file system and path there.
+
+    Raises :exc:`~sbuslib.errors.JournalError`, :exc:`~sbuslib.errors.StateError` and :exc:`OSError`.
+    """
+    filesystem, folder = filesystem_of(target)
+    if is_local(target):
+        make_folder(folder)
+    else:
+        filesystem.create_dir(folder, recursive=True)
+    return filesystem, folder
+
+
+def _open_aside(path: str) -> BinaryIO:
+    """Make the file that is written aside. Those who may read its folder may read it."""
+    descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    file = os.fdopen(descriptor, "wb")
+    os.fchmod(descriptor, stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) & 0o666)
+    return file
+
+
 def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
@@ -113,7 +136,7 @@ def _remove(path: str) -> None:
 
 def _copy(source: Sealed, aside: str) -> int:
     """Copy a sealed file. Returns the number of its rows. Raises as :func:`write`, also where the CRC is wrong."""
-    with open(aside, "wb") as file:
+    with _open_aside(aside) as file:
         check(source, file.write)
     return int(pyarrow.parquet.read_metadata(aside).num_rows)
 
@@ -127,16 +150,19 @@ def _write(unit: Unit, aside: str, on_corrupt: OnCorrupt) -> tuple[int, tuple[in
     metadata: dict[str | bytes, str | bytes] = {"sbus.schema": str(SCHEMA_VERSION), "sbus.journal": unit.journal or ""}
     metadata |= {"sbus.first": str(first), "sbus.last": str(last), "sbus.hub": header.hub}
     metadata |= {"sbus.separator": header.separator}
-    with pyarrow.parquet.ParquetWriter(
-        aside,
-        SCHEMA.with_metadata(metadata),
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=DICTIONARIES,
-        column_encoding=dict.fromkeys(DELTAS, "DELTA_BINARY_PACKED"),
-        write_page_index=True,
-        write_page_checksum=True,
-    ) as writer:
+    with (
+        _open_aside(aside) as file,
+        pyarrow.parquet.ParquetWriter(
+            file,
+            SCHEMA.with_metadata(metadata),
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=DICTIONARIES,
+            column_encoding=dict.fromkeys(DELTAS, "DELTA_BINARY_PACKED"),
+            write_page_index=True,
+            write_page_checksum=True,
+        ) as writer,
+    ):
         total = rows = size = 0
         times: list[int] = []
         group: list[Any] = []
@@ -240,8 +266,7 @@ def ingest(
     Raises :exc:`~sbuslib.errors.JournalInUseError`, and as :func:`write`.
     """
     target = absolute(lake)
-    filesystem, path = filesystem_of(target)
-    filesystem.create_dir(path, recursive=True)
+    _make_place(target)
     if list_segments(target):
         raise JournalError(f"{target} is a journal, and no lake")
     places = [*dict.fromkeys(map(absolute, journals))]
