@@ -191,6 +191,17 @@ class Worker(Service):
         """How many jobs it takes at once; 0 while it pauses."""
         return self._core.prefetch
 
+    @property
+    def ready(self) -> bool:
+        """Whether something is here for :meth:`receive`: a job, or a message of the service."""
+        return self._core.ready
+
+    @property
+    def service(self) -> bytes:
+        return self._core.service
+
+    service.__doc__ = AioWorker.service.__doc__
+
     def receive(self, *, timeout: float | None = None) -> HeldJob:
         return HeldJob(self._core.work, run(self._core.take(timeout)))
 

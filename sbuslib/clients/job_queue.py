@@ -111,8 +111,23 @@ class AioWorker(AioService):
         """How many jobs it takes at once; 0 while it pauses."""
         return self.work.prefetch
 
+    @property
+    def ready(self) -> bool:
+        """Whether something is here for :meth:`receive`: a job, or a message of the service."""
+        return self.work.is_ready()
+
+    @property
+    def service(self) -> bytes:
+        """The key of the service that gives the jobs; another one once a service has taken the place of that, empty
+        before its first message.
+        """
+        return self.work.service
+
     async def set_prefetch(self, prefetch: int) -> None:
-        """Take so many jobs at once from now on. Raises :exc:`~sbuslib.errors.UsageError`."""
+        """Take so many jobs at once from now on, and give back those beyond it that were not received.
+
+        Raises :exc:`~sbuslib.errors.UsageError`.
+        """
         check_count(prefetch, "prefetch", MOST_PREFETCH)
         await self.work.set_prefetch(prefetch)
 

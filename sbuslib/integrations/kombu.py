@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -35,7 +35,7 @@ from ..clients.endpoint import HeldJob, Worker
 from ..clients.recipes.queue import MOST_PREFETCH
 from ..connecting import SCHEME, BusUrl, parse_url
 from ..errors import DisconnectedError, NoHubError, NoServerError
-from .kombu_bus import Bus, join, leave
+from .kombu_bus import Bus, Consumed, join, leave
 from .kombu_messages import Raw
 
 TRANSPORT_ALIASES[SCHEME] = f"{__name__}:Transport"
@@ -75,21 +75,27 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         self._bus = connection.bus  # that of its connection
-        self._workers: dict[str, tuple[Worker, deque[HeldJob]]] = {}  # by queue; the jobs are not delivered yet
+        self._workers: dict[str, Worker] = {}  # by queue
         self._out: dict[str, tuple[str, Raw, HeldJob | None]] = {}  # by tag: queue, message, job
         self._tags = count(1)  # of deliveries
         self._no_ack: set[str] = set()  # queues whose messages are done when they are delivered
+        self._is_full = False  # whether nothing more may be delivered until some of those are acknowledged
         super().__init__(connection, **kwargs)
 
     # -- queues and exchanges -----------------------------------------------------------------------
+
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        return queue in self._bus.kept or queue in self._bus.shared or self._bus.is_there(queue)
 
     def _new_queue(self, queue: str, *, auto_delete: bool = False, exclusive: bool = False, **_: Any) -> None:
         if queue in self._bus.kept or queue in self._bus.shared:
             return
         if auto_delete or exclusive:
-            self._bus.keep(queue)
+            self._bus.keep(queue, auto_delete=auto_delete)
         else:
             self._bus.shared.add(queue)
+        if exclusive:
+            self.connection.exclusive.add(queue)
 
     def _size(self, queue: str) -> int:
         kept = self._bus.kept.get(queue)
@@ -99,16 +105,20 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         kept = self._bus.kept.get(queue)
         return kept.clear() if kept is not None else self._bus.purge(queue)
 
-    def _delete(self, queue: str, exchange: str = "", routing_key: str = "", *args: Any, **kwargs: Any) -> None:
-        self._purge(queue)
-        self._bus.unbind(queue, exchange, self.typeof(exchange).type, routing_key)
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> None:
+        if if_empty and self._size(queue):
+            return
+        if (worker := self._workers.pop(queue, None)) is not None:
+            self._stop(worker)
+        self._bus.delete(queue)
 
-    def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", *args: Any, **kwargs: Any) -> None:
-        super().queue_unbind(queue, exchange, routing_key, *args, **kwargs)
-        self._bus.unbind(queue, exchange, self.typeof(exchange).type, routing_key)
+    def queue_bind(
+        self, queue: str, exchange: str = "", routing_key: str = "", arguments: Any = None, **_: Any
+    ) -> None:
+        self._bus.bind(queue, exchange or "amq.direct", routing_key, arguments)
 
-    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        self._bus.bind(queue, exchange, self.typeof(exchange).type, routing_key)
+    def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", *_: Any, **__: Any) -> None:
+        self._bus.unbind(queue, exchange, routing_key)
 
     def basic_publish(self, message: Raw, exchange: str, routing_key: str, **_: Any) -> None:
         self._inplace_augment_message(message, exchange, routing_key)
@@ -124,43 +134,62 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
-        for queue in {*self._active_queues} & self._workers.keys():
-            self._workers[queue][0].set_prefetch(self._room())
+        self._share_room()
 
     def _room(self) -> int:
-        return min(self.qos.prefetch_count or MOST_PREFETCH, MOST_PREFETCH)
+        """Return how many more messages may be delivered: the prefetch count is of all queues together."""
+        return min(self.qos.prefetch_count or MOST_PREFETCH, MOST_PREFETCH) - len(self._out)
+
+    def _share_room(self) -> None:
+        """Have each worker hold what was delivered and what there is room for; the rest is given back, for others."""
+        room = max(self._room(), 0)
+        self._is_full = not room
+        if not self._is_ours():
+            return
+        out = Counter(queue for queue, *_ in [*self._out.values()])
+        for queue in {*self._active_queues} & self._workers.keys():
+            worker, prefetch = self._workers[queue], min(out[queue] + room, MOST_PREFETCH)
+            if not prefetch:
+                worker.pause()
+            elif prefetch != worker.prefetch:
+                worker.set_prefetch(prefetch)
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> None:
         super().basic_consume(queue, no_ack, *args, **kwargs)
         if no_ack:
             self._no_ack.add(queue)
-        if queue not in self._bus.kept:
-            self._work(queue, self._room())
+        if (kept := self._bus.kept.get(queue)) is not None:
+            kept.consumers += 1
+        else:
+            self._work(queue, max(self._room(), 1))
+            self._share_room()
 
-    def _work(self, queue: str, prefetch: int) -> tuple[Worker, deque[HeldJob]]:
+    def _work(self, queue: str, prefetch: int) -> None:
         """Take jobs of a shared queue."""
         if queue in self._workers:
-            self._workers[queue][0].set_prefetch(prefetch)
+            self._workers[queue].set_prefetch(prefetch)
         else:
             worker = self._bus.queue(queue).take(prefetch=prefetch, trusted=self._bus.users)
-            self._workers[queue] = worker, deque()
-            self._bus.workers[worker] = self.connection, self._workers[queue][1]
-        return self._workers[queue]
+            self._workers[queue] = worker
+            self._bus.workers[worker] = Consumed(self.connection, queue)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
-        if queue is not None and queue not in self._active_queues:
+        if queue is None or not self._is_ours():
+            return
+        if (kept := self._bus.kept.get(queue)) is not None:
+            kept.consumers -= 1
+            if kept.auto_delete and not kept.consumers:
+                self._bus.delete(queue)
+        if queue not in self._active_queues:
             self._no_ack.discard(queue)
             self._pause(queue)
 
     def _pause(self, queue: str) -> None:
         """Stop taking jobs of a queue. Those that were delivered can still be acknowledged."""
         if queue in self._workers and self._is_ours():
-            worker, jobs = self._workers[queue]
-            worker.pause()
-            while jobs:
-                jobs.popleft().give_back()
+            self._workers[queue].pause()
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
         if queue in self._bus.kept or queue in self._active_queues:
@@ -199,9 +228,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
                 if (raw := kept.take()) is None:
                     raise Empty
                 break
+            if (worker := self._workers.get(queue)) is None or not worker.ready:
+                raise Empty
             try:
-                job = self._workers[queue][1].popleft()
-            except (IndexError, KeyError):
+                (job,) = worker.receive_many(most=1, timeout=0)
+            except (ValueError, DisconnectedError):  # it was no job, or the worker was stopped
                 raise Empty from None
             if (raw := self._bus.read(job.payload, job.sender)) is None:
                 job.reject()
@@ -216,15 +247,19 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
     def deliver(self) -> int:
         """Deliver waiting messages, one of each queue in turn, as far as the prefetch count allows; return how many."""
         number, is_any = 0, True
+        if self._is_full and self._room() > 0:
+            self._share_room()
         while is_any:
             is_any = False
             for queue in dict.fromkeys(self._active_queues):
-                if self.closed or not self.qos.can_consume():
+                if self.closed or self._is_full:
                     return number
                 with suppress(Empty):
                     raw = self._get(queue)
                     if queue in self._no_ack:
                         self.end(raw["properties"]["delivery_tag"], HeldJob.done)
+                    elif self._room() <= 0:
+                        self._share_room()  # before the message, which may take its consumer an hour
                     self.connection._deliver(raw, queue)
                     number += 1
                     is_any = True
@@ -233,10 +268,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
     def end(self, delivery_tag: str, how: _End) -> None:
         """End a delivered message. This may be called by any thread."""
         out = self._out.pop(delivery_tag, None)
-        if out is not None and (job := out[2]) is not None and self._is_ours():
+        if out is None:
+            return
+        if (job := out[2]) is not None and self._is_ours():
             how(job)
-            if any(jobs for _, jobs in [*self._workers.values()]):
-                self.connection.wake()  # there may be room for waiting messages
+        if self._is_full and self.connection is not None:
+            self.connection.wake()  # there may be room for waiting messages
 
     def put_back(self, delivery_tag: str) -> None:
         """Put a delivered message back, to be delivered again."""
@@ -255,10 +292,14 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
     def close(self) -> None:
         super().close()
         workers, self._workers = self._workers, {}
-        for worker, _ in workers.values():
-            self._bus.workers.pop(worker, None)
-            if self._is_ours():
-                worker.stop()  # gives back unacknowledged jobs
+        for worker in workers.values():
+            self._stop(worker)
+
+    def _stop(self, worker: Worker) -> None:
+        """Stop taking jobs, and give back those that are not acknowledged."""
+        self._bus.workers.pop(worker, None)
+        if self._is_ours():
+            worker.stop()
 
 
 class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
@@ -281,6 +322,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.bus: Bus = None  # type: ignore[assignment]  # while it is connected
+        self.exclusive: set[str] = set()  # queues that go when it is closed
         self._loop: Any = None  # the event loop that watches it
         self._watched: list[int] = []  # descriptors there
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable once others have put something here
@@ -311,6 +353,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
         bus = self.bus
         try:
             super().close_connection(connection)
+            while bus is not None and self.exclusive and bus.process == os.getpid():
+                bus.delete(self.exclusive.pop())
         finally:
             if bus is not None:
                 leave(self, bus)

@@ -82,7 +82,12 @@ def delay_of(message: Raw) -> float | None:
 
 
 def expiry_of(message: Raw) -> float | None:
-    """Return the seconds after which a message expires; kombu has this as text, in milliseconds."""
+    """Return the seconds after which a message expires; kombu has this as text, in milliseconds.
+
+    A task that expires goes to a worker all the same, since that reports it to whoever waits for its result.
+    """
+    if message["headers"].get("expires") is not None:
+        return None
     expiration: Any = message["properties"].get("expiration")
     with suppress(ValueError, TypeError):
         return max(0.0, min(float(expiration) / 1000, LONGEST_SECONDS))
@@ -132,7 +137,9 @@ def dated(message: Raw) -> Raw:
 class KeptQueue:
     """A queue that is kept in this process. Several threads may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, auto_delete: bool = False) -> None:
+        self.auto_delete = auto_delete  # whether it goes with its last consumer
+        self.consumers = 0  # of all connections of this process
         self._levels = [deque[Raw]() for _ in range(MOST_PRIORITY + 1)]  # by priority
         self.lost = 0
         """Messages that came while it was full."""

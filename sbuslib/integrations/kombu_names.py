@@ -4,28 +4,49 @@ A shared queue is ``kombu.NAME``, and the bindings of an exchange are in the que
 process keeps has the key ``kombu/queue/NAME``. A message for an exchange has the key ``kombu/exchange/NAME``, then each
 word of the routing key, then ``=``: so one pattern covers all of an exchange, or all routing keys that begin with some
 words.
+
+Letters of any script stand for themselves, in UTF-8; what separates or means something is ``%XX``. The name of a shared
+queue that would be too long ends in ``=`` and a digest of it.
 """
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from functools import lru_cache
+from hashlib import blake2b
+from string import ascii_letters, digits
+from typing import Final
+
+from ..clients.recipes.queue import LONGEST_NAME
+
+_PLAIN: Final = frozenset((ascii_letters + digits + "_.-~@").encode()) | frozenset(range(0x80, 0x100))
+"""Bytes that stand for themselves, unless one of them separates."""
+_LONGEST: Final = LONGEST_NAME - len("-dead")
+"""Bytes of the name of a shared queue, so that its dead queue has a name of its own."""
 
 
+@lru_cache(maxsize=1_024)
 def _segment(text: str, separator: bytes) -> bytes:
     """Return any text as one segment of a key."""
-    mark = separator.decode("latin-1")
-    quoted = quote(text, safe="@") or "%"  # which leaves letters, digits, and some of what may separate
-    return (quoted.replace(mark, f"%{ord(mark):02X}") if mark in "._-~@" else quoted).encode()
+    plain = _PLAIN.difference(separator)
+    return b"".join(b"%c" % byte if byte in plain else b"%%%02X" % byte for byte in text.encode()) or b"%"
+
+
+def _shared(name: bytes) -> bytes:
+    """Return a name for a shared queue, as it is unless it is too long."""
+    if len(name) <= _LONGEST:
+        return name
+    digest = b"=" + blake2b(name, digest_size=16).hexdigest().encode()
+    return name[: _LONGEST - len(digest)] + digest
 
 
 def queue_name(name: str, separator: bytes) -> bytes:
     """Return the shared queue for a queue."""
-    return _segment(f"kombu.{name}", separator)
+    return _shared(_segment(f"kombu.{name}", separator))
 
 
 def bindings_name(exchange: str, separator: bytes) -> bytes:
     """Return the shared queue that has the bindings of an exchange to shared queues."""
-    return b"kombu.=" + _segment(exchange, separator)
+    return _shared(_segment("kombu.", separator) + b"=" + _segment(exchange, separator))
 
 
 def queue_key(name: str, separator: bytes) -> bytes:

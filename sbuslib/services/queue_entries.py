@@ -61,7 +61,7 @@ class Entry:
 class KnownQueue:
     """One queue: its jobs, and its workers. It is there while it has any of them."""
 
-    __slots__ = ("gone", "is_dead", "jobs", "lines", "name", "owner", "ready", "workers")
+    __slots__ = ("changed", "delayed", "gone", "is_dead", "jobs", "lines", "name", "owner", "ready", "workers")
 
     def __init__(self, name: bytes, owner: int | None, *, is_dead: bool, ordered: bool) -> None:
         self.name = name
@@ -74,6 +74,8 @@ class KnownQueue:
         self.ready: dict[int, deque[Entry]] = {}  # what may be given, by priority; some may be finished
         self.lines: dict[bytes, deque[Entry]] | None = {} if ordered else None  # by key; some may be finished
         self.gone = 0  # jobs that have ended since those were looked for
+        self.delayed = 0  # jobs that are not due yet
+        self.changed = 0  # the number of its newest change, among all queues of this service
 
     def next_ready(self) -> Entry | None:
         """Remove and return the first job that may be given."""
@@ -98,12 +100,13 @@ class KnownQueue:
             line.clear()
             line.extend(jobs)
 
-    def state(self, at: float) -> QueueState:
-        """Return the state of the queue."""
+    def state(self, at: float, service: bytes = b"") -> QueueState:
+        """Return the state of the queue, with a version that is this service's alone."""
         held = sum(len(worker.held) for worker in self.workers.values())
         oldest = next((job.came for job in self.jobs.values() if not job.is_held), None)
         age = None if oldest is None else max(0.0, at - oldest)
-        return QueueState(len(self.jobs) - held, held, age, len(self.workers))
+        version = b"%s.%d" % (service, self.changed)
+        return QueueState(len(self.jobs) - held, held, age, len(self.workers), [], self.delayed, version)
 
 
 class Submits:

@@ -110,6 +110,7 @@ class Jobs:
         self._ordered, self._each, self._age = ordered, each, age
         self._touched: dict[bytes, KnownQueue] = {}  # where jobs may have to be given
         self._times: list[tuple[float, int, bool]] = []  # a heap: when a job is due, or else expires
+        self._changes = 0  # jobs that came into a queue or left one, ever
         self._number = self._stored = 0  # of the newest job, and of the newest before this turn
         self._finished: list[int] = []
         self._dying: list[Entry] = []  # rejected, or given too often, since the last turn
@@ -200,12 +201,19 @@ class Jobs:
         """Add a job to the end of its queue."""
         queue = job.queue
         queue.jobs[job.number] = job
+        self._note_change(queue, job, 1)
         if queue.lines is not None:
             line = queue.lines.setdefault(job.key, deque())
             line.append(job)
             if len(line) > 1:
                 return
         self._line_up([job])
+
+    def _note_change(self, queue: KnownQueue, job: Entry, more: int) -> None:
+        """Note that a job came into a queue or left it."""
+        self._changes += 1
+        queue.changed = self._changes
+        queue.delayed += more if job.due else 0
 
     def _line_up(self, jobs: Iterable[Entry], *, first: bool = False) -> None:
         """Line up jobs of one queue, in this order, to be given once they are due; after too many attempts they die."""
@@ -358,6 +366,7 @@ class Jobs:
         """Remove a job from its queue. The next of its line may be given."""
         queue = job.queue
         del queue.jobs[job.number]
+        self._note_change(queue, job, -1)
         if queue.lines is not None:
             line = queue.lines[job.key]
             is_first = line[0] is job
@@ -406,6 +415,7 @@ class Jobs:
                 self._forget(job)
             elif is_due and job.due:
                 job.due = 0.0
+                job.queue.delayed -= 1
                 self._line_up([job])
 
     def _give(self, queue: KnownQueue, given: dict[KnownWorker, list[Entry]], now: float) -> None:

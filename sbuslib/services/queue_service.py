@@ -22,6 +22,8 @@ from operator import attrgetter
 from time import monotonic, time_ns
 from typing import Final
 
+from msgspec.structs import replace
+
 from ..blocking import Client
 from ..clients.recipes.queue import (
     FULL,
@@ -399,16 +401,15 @@ class QueueService:
             return
 
         # 2. Requests of any user.
-        state = self._state(name)
-        refused = self.access.refused_for(user)
-        self._answer(question, encode((state.waiting, state.held, state.oldest, state.workers, refused)))
+        state = replace(self._state(name), refused=self.access.refused_for(user))
+        self._answer(question, encode(state))
 
     def _state(self, name: bytes) -> QueueState:
         """State of a queue in this turn, computed once for all requests."""
         state = self._states.get(name)
         if state is None:
             queue = self.jobs.queues.get(name)
-            state = queue.state(self._at) if queue is not None else QueueState()
+            state = queue.state(self._at, self._me.word.hex().encode()) if queue is not None else QueueState()
             if queue is not None:
                 self._states[name] = state
         return state

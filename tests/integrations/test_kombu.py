@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from accounting import acting_as
-from support import PATIENCE, HubThread, python
+from support import PATIENCE, HubThread, eventually, python
 
 pytest.importorskip("celery")
 
@@ -21,17 +21,22 @@ import kombu
 import kombu.pools
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
+from celery.exceptions import TaskRevokedError
 from celery.signals import setup_logging
 from kombu.asynchronous.hub import Hub
+from kombu.exceptions import ChannelError
 
 import sbuslib.integrations.kombu  # noqa: F401  # makes sbus:// known
 from sbuslib.blocking import Client
+from sbuslib.clients.recipes.queue import Job, check_name
 from sbuslib.errors import NoServerError, ReplyError
 from sbuslib.integrations import kombu_bus
 from sbuslib.integrations.kombu_messages import Raw, decode_binding, encode
 from sbuslib.integrations.kombu_names import bindings_name, exchange_key, exchange_pattern, queue_name
 from sbuslib.matcher import matches
-from sbuslib.services.queue_rules import Jobs
+from sbuslib.services import queue_service
+from sbuslib.services.queue_entries import Entry
+from sbuslib.services.queue_rules import Jobs, dead_name
 from sbuslib.services.queue_service import QueueService
 
 STRANGER = 2201
@@ -101,7 +106,7 @@ def put(connection: Any, *bodies: Any, queue: Any = WORK, **options: Any) -> Non
 
 
 def waiting(connection: Any, queue: Any = WORK) -> int:
-    count: int = queue(connection.default_channel).queue_declare(passive=True).message_count
+    count: int = connection.default_channel._size(queue.name)
     return count
 
 
@@ -192,6 +197,48 @@ def test_no_more_than_the_prefetch_count_are_held_until_it_grows(service: QueueS
     assert waiting(connect()) == 1
 
 
+@pytest.mark.parametrize("is_blocking", [False, True])
+def test_a_full_consumer_of_several_queues_leaves_the_rest_to_others(
+    service: QueueService, connect: Connect, is_blocking: bool
+) -> None:
+    queues = [kombu.Queue(name, routing_key=name) for name in ("one", "two", "three")]
+    full, idle, got, rest = connect(1), connect(2), list[Any](), list[Any]()
+
+    def begin(message: Any) -> None:
+        got.append(message)
+        if is_blocking:  # as in the pool "solo", whose tasks run in here
+            take_the_rest()
+
+    def take_the_rest() -> None:
+        others = Consumer(idle, *queues)
+        rest.extend(others.take(2))
+        for queue in queues:
+            put(connect(), "late", queue=queue)
+        if not is_blocking:
+            with pytest.raises(TimeoutError):
+                full.drain_events(timeout=0)
+        rest.extend(others.take(3))
+
+    for queue in queues:
+        put(connect(), "early", queue=queue)
+    with kombu.Consumer(full.channel(), queues, on_message=begin, prefetch_count=1):
+        while not got:
+            full.drain_events(timeout=PATIENCE)
+        if not is_blocking:
+            take_the_rest()
+        assert sorted(message.payload for message in rest) == ["early"] * 2 + ["late"] * 3
+        assert not any("redelivered" in message.delivery_info for message in rest), "they were never begun"
+
+        for message in [*got, *rest]:
+            message.ack()
+        idle.release()
+        is_blocking = False
+        put(connect(), "last", queue=queues[2])
+        while len(got) < 2:
+            full.drain_events(timeout=PATIENCE)
+        assert got[1].payload == "last"
+
+
 def test_a_consumer_that_is_cancelled_still_acknowledges_and_others_have_the_rest(
     service: QueueService, connect: Connect
 ) -> None:
@@ -264,6 +311,147 @@ def test_producers_that_declare_nothing_find_what_consumers_have_bound(
     with Client(hub.address) as client:
         jobs = client.queue(bindings_name("media", b"/")).peek()
     assert [decode_binding(job.payload) for job in jobs] == [("topic", "video.#", "of video.#")]
+
+
+def patterns_of(hub: HubThread) -> int:
+    """How many patterns the clients of the hub have, other than secret ones."""
+    with Client(hub.address) as client:
+        return sum(len(held.patterns) for held in client.hub.patterns())
+
+
+def test_a_queue_of_a_process_that_goes_leaves_nothing_behind(hub: HubThread, connect: Connect) -> None:
+    connection, fanout = connect(), kombu.Exchange("fanout", type="fanout", durable=False)
+    bus, before = connection.default_channel.connection.bus, patterns_of(hub)
+
+    def declare(name: str, **options: Any) -> Any:
+        queue = kombu.Queue(name, fanout, bindings=[kombu.binding(fanout, "more")], **options)
+        return queue(connection.default_channel)
+
+    for number in range(5):
+        deleted = declare(f"deleted {number}", exclusive=True)
+        deleted.declare()
+        deleted.delete()
+
+        cancelled = declare(f"cancelled {number}", auto_delete=True)
+        consumers = [Consumer(connect(), cancelled) for _ in range(2)]
+        consumers[0].consumer.cancel()
+        assert cancelled.name in bus.kept
+        consumers[1].consumer.cancel()
+
+        unbound = declare(f"unbound {number}", auto_delete=True)
+        unbound.declare()
+        unbound.unbind_from(fanout)
+        unbound.unbind_from(fanout, routing_key="more")
+        assert patterns_of(hub) == before + 1
+        unbound.delete()
+    assert (bus.kept, bus.state.exchanges["fanout"]["table"], bus.state.bindings) == ({}, [], {})
+    assert patterns_of(hub) == before
+
+    with connect() as other:
+        kombu.Queue("exclusive", fanout, exclusive=True)(other.channel()).declare()
+    assert patterns_of(hub) == before
+
+
+def test_a_stored_queue_that_is_deleted_keeps_no_message_and_no_worker(service: QueueService, connect: Connect) -> None:
+    put(connect(), 1, 2)
+    channel = connect().channel()
+    assert channel.basic_get("work").payload == 1
+    channel.queue_delete("work")
+    assert waiting(connect()) == 0
+    assert [*service.jobs.workers] == []
+
+
+def test_bindings_are_made_again_at_a_service_that_forgot_them(
+    hub: HubThread, serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, media = serve(), kombu.Exchange("media", type="topic")
+    consumer = Consumer(connect(1), kombu.Queue("video", media, routing_key="video.#"))
+    with connect(2).Producer() as producer:
+        producer.publish(1, exchange="media", routing_key="video.new")
+        assert consumer.bodies(1) == [1]
+        first.stop()
+        with Client(hub.address) as client:
+            eventually(lambda: client.hub.is_wanted("queue/services") is False)
+        serve()
+        producer.publish(2, exchange="media", routing_key="video.new")
+        assert "exchange media: no queue is bound for a persistent message, which is lost" in caplog.text
+        eventually(lambda: is_bound(hub, consumer))
+        producer.publish(3, exchange="media", routing_key="video.new")
+        assert consumer.bodies(1) == [3]
+
+
+def is_bound(hub: HubThread, consumer: Consumer) -> bool:
+    with suppress(TimeoutError):
+        consumer.connection.drain_events(timeout=0)
+    with Client(hub.address) as client:
+        return bool(client.queue(bindings_name("media", b"/")).peek())
+
+
+def test_a_binding_that_failed_is_made_when_it_is_declared_again(
+    serve: Serve, connect: Connect, hub: HubThread
+) -> None:
+    queue = kombu.Queue("video", kombu.Exchange("media"), routing_key="video")
+    with kombu.Connection(f"sbus://{hub.address}?timeout=0.05") as hasty:
+        channel = hasty.channel()
+        channel.exchange_declare("media", durable=True)
+        with pytest.raises(NoServerError):
+            channel.queue_bind("video", "media", "video")
+        serve()
+        queue(channel).declare()
+    with connect(1).Producer() as producer:
+        producer.publish(1, exchange="media", routing_key="video")
+    assert waiting(connect(1), queue) == 1
+
+
+def test_bindings_are_fetched_once_until_they_change(
+    service: QueueService, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, form = list[object](), queue_service._public_form
+
+    def count(job: Entry) -> Job:
+        fetched.append(job)
+        return form(job)
+
+    monkeypatch.setattr(queue_service, "_public_form", count)
+    media, queue = kombu.Exchange("media"), kombu.Queue("video", routing_key="video")
+    media(connect().default_channel).declare()
+    queue(connect().default_channel).declare()
+    for key, peeks in (("a", 0), ("b", 1)):
+        queue(connect().default_channel).bind_to(media, routing_key=key)
+        assert len(fetched) == peeks, "the second sees the first"
+    with connect(1).Producer() as producer:
+        for _ in range(3):
+            for key in ("a", "b"):
+                producer.publish(key, exchange="media", routing_key=key)
+        assert (waiting(connect(1), queue), len(fetched)) == (6, 1 + 2)
+        queue(connect().default_channel).unbind_from(media, routing_key="a")
+        producer.publish("lost", exchange="media", routing_key="a")
+    assert (waiting(connect(1), queue), len(fetched)) == (6, 1 + 2 + 2 + 1)
+
+
+def test_an_exchange_refuses_more_bindings_than_one_answer_has(
+    service: QueueService, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kombu_bus, "MOST_BINDINGS", 3)
+    queue = kombu.Queue("video", routing_key="video")(connect().default_channel)
+    queue.declare()
+    with pytest.raises(ChannelError, match="exchange media: this process has not declared it"):
+        queue.bind_to("media", routing_key="a")
+    kombu.Exchange("media")(connect().default_channel).declare()
+    for key in ("a", "b", "c"):
+        queue.bind_to("media", routing_key=key)
+    with pytest.raises(ChannelError, match="exchange media: it has 3 bindings to stored queues"):
+        queue.bind_to("media", routing_key="d")
+    monkeypatch.undo()
+    with pytest.raises(ChannelError, match="exchange media: it has 3 bindings to stored queues"):
+        queue.bind_to("media", routing_key="d" * 70_000)
+
+
+def test_a_passive_declaration_fails_unless_the_queue_is_there(service: QueueService, connect: Connect) -> None:
+    with pytest.raises(ChannelError, match="404"):
+        WORK(connect().default_channel).queue_declare(passive=True)
+    put(connect(1), 1)
+    assert WORK(connect().default_channel).queue_declare(passive=True).message_count == 1
 
 
 def test_a_queue_of_a_process_is_that_of_all_its_connections(connect: Connect) -> None:
@@ -401,6 +589,11 @@ def test_names_of_any_text_have_keys_of_their_own() -> None:
         keys = {exchange_key(name, word, separator) for name in words for word in words}
         assert len(keys) == len(words) ** 2
         assert len({queue_name(word, separator) for word in words}) == len(words)
+        long = [letter * count for letter in ("x", "ж") for count in (42, 123, 200, 300, 301)]
+        names = [make(name, separator) for make in (queue_name, bindings_name) for name in [*words, *long]]
+        assert len({*names, *(dead_name(name, separator) for name in names)}) == 2 * len(names)
+        for name in names:
+            check_name(name, separator)
         for word in words:
             for kind in ("direct", "fanout"):
                 assert matches(
@@ -425,7 +618,8 @@ def app(hub: HubThread) -> Iterator[Celery]:
     setup_logging.connect(set_nothing_up)
     with Celery("tasks", broker=f"sbus://{hub.address}", backend="rpc://", set_as_current=False) as app:
         yield app
-        app.backend.result_consumer.stop()
+        if app.backend.result_consumer._consumer is not None:
+            app.backend.result_consumer.stop()
     kombu.pools.reset()
     setup_logging.disconnect(set_nothing_up)
 
@@ -445,6 +639,25 @@ def test_celery_works_with_results_remote_control_and_a_time_to_begin(app: Celer
         assert [*app.control.ping(timeout=PATIENCE, limit=1)[0].values()] == [{"ok": "pong"}]
         assert later.get(timeout=PATIENCE) == 2
     assert held[0] <= 1, "the one that is not due is held by nobody"
+
+
+def test_a_task_that_expired_in_the_queue_is_reported_to_its_caller(app: Celery, service: QueueService) -> None:
+    @app.task(shared=False)  # type: ignore[untyped-decorator]
+    def add(one: int, other: int) -> int:
+        return one + other
+
+    expired = add.apply_async((1, 1), expires=datetime.now(UTC) - timedelta(seconds=1))
+    with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False), pytest.raises(TaskRevokedError):
+        expired.get(timeout=PATIENCE)
+
+
+def test_remote_control_leaves_no_patterns_behind(hub: HubThread, app: Celery, service: QueueService) -> None:
+    with start_worker(app, pool="threads", concurrency=1, perform_ping_check=False):
+        assert app.control.ping(timeout=PATIENCE, limit=1)
+        before = patterns_of(hub)
+        for _ in range(3):
+            assert app.control.ping(timeout=PATIENCE, limit=1)
+        assert patterns_of(hub) == before
 
 
 def test_a_child_of_a_fork_has_a_connection_of_its_own(hub: HubThread, service: QueueService) -> None:

@@ -437,6 +437,47 @@ def test_jobs_of_other_users_are_refused_unless_they_are_named(
     ]
 
 
+def test_a_worker_that_takes_less_gives_back_what_it_has_not_received_beyond_that(
+    server: HubThread, serve: Serve
+) -> None:
+    service = serve()
+    with blocking.Client(server.address) as client, client.queue("mail").take(prefetch=4) as worker:
+        client.queue("mail").submit_many((b"mail/x", b"%d" % number) for number in range(4))
+        first = worker.receive(timeout=PATIENCE)
+        wait_until(lambda: mail_states(service) == {b"mail": (0, 4)})
+        worker.set_prefetch(2)
+        wait_until(lambda: mail_states(service) == {b"mail": (2, 2)})
+        second = worker.receive(timeout=PATIENCE)
+        with pytest.raises(TimeoutError):
+            worker.receive(timeout=0)
+        assert ([job.payload for job in (first, second)], second.attempt) == ([b"0", b"1"], 1)
+        worker._core.work.prefetch = 1  # of which the service hears later: it gives one more for this one
+        assert first.done()
+        wait_until(lambda: mail_states(service) == {b"mail": (2, 1)})
+
+
+def test_the_state_of_a_queue_has_delayed_jobs_and_a_version_of_all_of_them(server: HubThread, serve: Serve) -> None:
+    serve()
+    with blocking.Client(server.address) as client:
+        mail = client.queue("mail")
+        for delay in (3_600, 0.1, None):
+            mail.submit(b"mail/x", delay=delay)
+        wait_until(lambda: mail.status().delayed == 1)
+        first = mail.status()
+        assert (first.waiting, first.delayed) == (3, 1)
+        with mail.take(prefetch=1) as worker:
+            worker.receive(timeout=PATIENCE)
+            assert mail.status().version == first.version, "the jobs are the same, one of them held"
+        mail.purge(number=2)
+        second = mail.status().version
+        mail.purge()
+        assert mail.status() == QueueState()
+        mail.submit(b"mail/x", delay=3_600)
+        third = mail.status()
+        assert third.delayed == 1
+        assert len({first.version, second, third.version}) == 3
+
+
 def test_a_job_that_was_on_its_way_to_a_worker_that_pauses_is_given_back_unbegun(
     server: HubThread, serve: Serve
 ) -> None:

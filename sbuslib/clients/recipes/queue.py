@@ -145,8 +145,9 @@ class WorkerRefusal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 class QueueState(msgspec.Struct, frozen=True, array_like=True):
     """State of a queue: the reply to a request under ``queue/NAME/work``.
 
-    Of ``waiting`` jobs, some may be delayed. ``oldest`` is the age of the oldest of them in seconds, *None* without
-    one. ``refused`` are users whose workers are refused: only trusted users see other users there.
+    Of ``waiting`` jobs, ``delayed`` are not due yet. ``oldest`` is the age of the oldest of them in seconds, *None*
+    without one. ``refused`` are users whose workers are refused: only trusted users see other users there. ``version``
+    is another one after each job that came or ended, and in each service; empty for a queue that is not there.
     """
 
     waiting: _Count = 0
@@ -154,6 +155,8 @@ class QueueState(msgspec.Struct, frozen=True, array_like=True):
     oldest: Annotated[float, msgspec.Meta(ge=0)] | None = None
     workers: _Count = 0
     refused: Annotated[list[Annotated[int, msgspec.Meta(ge=0, le=2**32)]], msgspec.Meta(max_length=MOST_STRANGERS)] = []
+    delayed: _Count = 0
+    version: Annotated[bytes, msgspec.Meta(max_length=LONGEST_ID)] = b""
 
 
 class Listing(msgspec.Struct, frozen=True, array_like=True):

@@ -98,6 +98,12 @@ class Work:
         """Whether there is a job to take, or nothing to wait for."""
         return bool(self._jobs) or self.mailbox.is_ready() or bool(self._refused)
 
+    @property
+    def service(self) -> bytes:
+        """The key of the service that gives the jobs, which no other one has; empty before its first message."""
+        self._read()
+        return self._service
+
     def take(self) -> Job | None:
         """Take the next job, if one is here. Raises :exc:`~sbuslib.errors.StateError` where this worker is refused."""
         self._read()
@@ -141,19 +147,21 @@ class Work:
             await self._port.publish(self._key, encode((self.mailbox.patterns[0], prefetch, [*self._held])))
 
     async def set_prefetch(self, prefetch: int) -> None:
-        """Take so many jobs at once from now on; with 0, give back jobs that were not taken."""
+        """Take so many jobs at once from now on, and give back those beyond it that were not taken."""
         self.prefetch = prefetch
         await self.announce()
-        if not prefetch:
-            self._give_back()
+        if self._give_back(prefetch):
             await self.tell()
 
-    def _give_back(self) -> None:
-        """Give back all jobs that were not begun, for other workers."""
-        with self._lock:
+    def _give_back(self, most: int = 0) -> bool:
+        """Give back jobs that were not begun, for other workers, until no more than ``most`` are held. Returns whether
+        something is to be acknowledged.
+        """
+        with self._lock, suppress(IndexError):
             self._read()
-            while self._jobs:
-                self.end(self._jobs.popleft(), RETURNED)
+            while len(self._held) - len(self._ended) > most:
+                self.end(self._jobs.pop(), RETURNED)  # the newest first
+        return bool(self._ended)
 
     # -- in the background --------------------------------------------------------------------------
 
@@ -193,9 +201,9 @@ class Work:
                 await self.tell()
                 await self.announce()
 
-                # While it pauses nobody takes jobs that were on their way, so they are given back here.
+                # Nobody takes jobs that were on their way when there was less room, so they are given back here.
                 while await self._port.wait_until(self._has_to_act, queue.ANNOUNCE_SECONDS) and not self._is_over():
-                    self._give_back()
+                    self._give_back(self.prefetch)
                     await self.tell()
         finally:
             self._working.pop()
@@ -205,7 +213,7 @@ class Work:
         return self.mailbox.closed or bool(self._refused)
 
     def _has_to_act(self) -> bool:
-        return self._is_over() or (not self.prefetch and self.mailbox.is_ready())
+        return self._is_over() or (self.mailbox.is_ready() and len(self._held) >= self.prefetch)
 
     async def _leave(self) -> None:
         """Give back all jobs that are not done. The last part to end does this."""
@@ -242,7 +250,7 @@ class Work:
                 self._held[job.number] = job
                 if has_room:
                     self._jobs.append(job)
-                else:  # it was on its way when there was less room: the next acknowledgement returns it
+                else:  # the next acknowledgement returns it
                     self._ended[job.number] = RETURNED
 
     def _distrust(self, user: int) -> None:
