@@ -1,0 +1,208 @@
+"""Actors of a world: hubs with their relays, and clients with what they do. Each is a process, or one after another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sbuslib import Client, Hub, Relay
+from sbuslib.errors import SbusError
+from sbuslib.matcher import matches
+
+from . import processes
+from .loop import Process
+from .oracle import Holder, Oracle
+
+PATIENCE = 20.0
+"""Seconds that a verb of a client takes at most."""
+
+RELAYS = (2201,)
+"""Users whose relays may join without learning what others want."""
+
+
+class HubActor:
+    """A hub, and its relay to the parent."""
+
+    hub: Hub
+    relay: Relay | None
+
+    def __init__(self, name: str, uid: int, parent: HubActor | None, export: Iterable[str], address: str) -> None:
+        self.name = name
+        self.uid = uid
+        self.parent = parent
+        self.export = [pattern.encode() for pattern in export] or None
+        self.address = address
+        self.pids: set[int] = set()
+        """Of all processes that it ever was."""
+        self.process: Process
+        self.start()
+
+    def path(self) -> list[HubActor]:
+        """The hubs from the root to this one."""
+        return [*(self.parent.path() if self.parent is not None else []), self]
+
+    @property
+    def mode(self) -> str:
+        """How the parent serves this hub: see "Who learns what" on the page about relays."""
+        assert self.parent is not None
+        if self.uid in (0, self.parent.uid):
+            return "announce"
+        return "prune" if self.uid in RELAYS else "plain"
+
+    def start(self) -> None:
+        """Begin a process that serves."""
+        self.process = processes.begin(self.name, self.uid)
+        self.pids.add(self.process.pid)
+        error = processes.run_in(self.process, self._serve, PATIENCE)
+        assert error is None, f"{self.name} does not start: {error!r}"
+
+    def _serve(self) -> None:
+        self.hub = Hub(self.address, mode=0o777, relays=RELAYS)
+        self.hub.start()
+        self.relay = None
+        if self.parent is not None:
+            self.relay = Relay(self.hub, self.parent.address, export=self.export).start()
+
+    def end(self) -> BaseException | None:
+        """Stop in good order."""
+        return processes.run_in(self.process, self.hub.stop, PATIENCE)
+
+
+class ClientActor:
+    """A client, whose process does one thing after another. What it is to do meanwhile waits."""
+
+    client: Client
+
+    def __init__(self, name: str, uid: int, hub: HubActor, oracle: Oracle) -> None:
+        self.name = name
+        self.uid = uid
+        self.hub = hub
+        self.oracle = oracle
+        self.process = processes.begin(name, uid)
+        self.is_connected = False
+        self.is_gone = False
+        self.holders: dict[str, Holder] = {}
+        """Subscriptions that are in force, by pattern."""
+        self.subscriptions: dict[str, Any] = {}
+        self.presences: dict[str, Any] = {}
+        self.watches: dict[str, Any] = {}
+        self.interests: dict[str, Any] = {}
+        self._tasks = deque[Callable[[], None]]()  # that wait
+        self.is_busy = False  # at one of them
+        self._wake = processes.spawn(self.process, self._work)
+        self.do("join", self._join)
+
+    # -- doing --------------------------------------------------------------------------------------
+
+    def do(self, what: str, task: Callable[[], object]) -> None:
+        """Do something when all that was asked for before is done. Errors of the bus are noted, and nothing more."""
+
+        def run() -> None:
+            try:
+                task()
+            except (SbusError, OSError, TimeoutError) as error:
+                self.oracle.say(f"{self.name}: {what}: {type(error).__name__}: {error}")
+            else:
+                self.oracle.say(f"{self.name}: {what}")
+
+        self._tasks.append(run)
+        self._wake()
+
+    def _work(self, wait: Callable[[], None]) -> None:
+        while not self.is_gone:
+            if not self._tasks:
+                wait()
+                continue
+            self.is_busy = True
+            self._tasks.popleft()()
+            self.is_busy = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.is_busy or self._tasks)
+
+    def _join(self) -> None:
+        try:
+            self.client = Client(self.hub.address, senders=True, timeout=PATIENCE, reconnect=True)
+        except (SbusError, OSError):
+            self.is_gone = True
+            raise
+        self.is_connected = True
+
+    def leave(self) -> None:
+        if self.is_connected:
+            self.client.close()
+        self.is_gone = True
+        self.oracle.end_of(self)
+
+    def kill(self) -> None:
+        self.is_gone = True
+        self.oracle.end_of(self)
+        processes.loop().kill(self.process)
+
+    # -- verbs --------------------------------------------------------------------------------------
+
+    def subscribe(self, pattern: str) -> None:
+        if pattern in self.subscriptions:
+            return
+        holder = self.oracle.begin_to_hold(self, pattern.encode())
+        try:
+            self.subscriptions[pattern] = self.client.subscribe(
+                pattern.encode(), on_message=lambda message: self.oracle.deliver(holder, message)
+            )
+        except BaseException:
+            self.oracle.hold_no_more(holder)
+            raise
+        self.holders[pattern] = holder
+        self.oracle.hold(holder)
+
+    def unsubscribe(self, pattern: str) -> None:
+        if pattern in self.subscriptions:
+            self.oracle.hold_no_more(self.holders.pop(pattern))
+            self.subscriptions.pop(pattern).unsubscribe()
+
+    def publish(self, key: bytes) -> None:
+        sent = self.oracle.begin_to_send(self, key)
+        self.client.publish(key, sent.payload)
+        self.oracle.send(sent)
+
+    def secret(self) -> bytes:
+        """The key under which only this client receives."""
+        return self.client.hub.whoami() + b"/mail"
+
+    def listen(self) -> None:
+        self.subscribe(self.secret().decode())
+
+    def appear(self, key: str) -> None:
+        if key not in self.presences:
+            self.presences[key] = self.client.presence(key.encode(), info=b"%d" % self.process.pid)
+
+    def vanish(self, key: str) -> None:
+        if key in self.presences:
+            self.presences.pop(key).leave()
+
+    def watch(self, pattern: str) -> None:
+        if pattern not in self.watches:
+            self.watches[pattern] = self.client.present(pattern.encode())
+
+    def unwatch(self, pattern: str) -> None:
+        if pattern in self.watches:
+            self.watches.pop(pattern).close()
+
+    def ask(self, pattern: str) -> None:
+        if pattern not in self.interests:
+            self.interests[pattern] = self.client.hub.watch_interest(pattern.encode())
+
+    def unask(self, pattern: str) -> None:
+        if pattern in self.interests:
+            self.interests.pop(pattern).close()
+
+    def sync(self) -> None:
+        holders = list(self.holders.values())
+        scope = self.client.sync("tree")
+        if scope == "tree" and not scope.trusted_only:
+            self.oracle.know_everywhere(holders)
+
+    def wants(self, key: bytes) -> bool:
+        return any(matches(pattern.encode(), key) for pattern in self.subscriptions)

@@ -1,0 +1,91 @@
+"""What has to be true at rest: all hubs are up, nobody does anything, and time has passed. And when all have left."""
+
+from __future__ import annotations
+
+import gc
+
+import gevent
+
+from sbuslib.matcher import matches
+
+from . import processes
+from .actors import ClientActor, HubActor
+from .oracle import Oracle
+from .plan import KEYS
+
+SOME_KEYS = ["/".join((first, *rest)).encode() for first in "abc1" for rest in ((), ("1",), ("2",), ("a",), ("1", "1"))]
+"""Keys among which there is one that two patterns of a plan match, if any key is."""
+
+
+def check_rest(oracle: Oracle, hubs: list[HubActor], clients: list[ClientActor]) -> None:
+    """Compare presences and interest with the truth."""
+    for client in clients:
+        _check_presences(oracle, client, clients)
+        _check_interest(oracle, client, clients)
+
+
+def _check_presences(oracle: Oracle, client: ClientActor, clients: list[ClientActor]) -> None:
+    for pattern, watch in client.watches.items():
+        seen = sorted((member.key, member.info) for member in watch.members)
+        true = sorted(
+            (key.encode(), b"%d" % other.process.pid)
+            for other in clients
+            if _may_see(client.hub, other.hub)
+            for key in other.presences
+            if matches(pattern.encode(), key.encode())
+        )
+        oracle.check(seen == true, f"{client.name} sees {seen} present under {pattern}, and {true} are")
+        for member in watch.members:
+            is_own = member.sender.endswith(b"/" + member.info)
+            oracle.check(is_own, f"{client.name} sees {member.info!r} as {member.sender!r}")
+
+
+def _check_interest(oracle: Oracle, client: ClientActor, clients: list[ClientActor]) -> None:
+    for pattern, watch in client.interests.items():
+        keys = [key for key in SOME_KEYS if matches(pattern.encode(), key)]
+        true = any(other.wants(key) for other in clients for key in keys)
+        if watch.wanted is None and _presumes(client.hub):
+            continue
+        oracle.check(watch.wanted is true, f"to {client.name} at {client.hub.name}, {pattern} is {watch.wanted}: wrong")
+
+
+def _presumes(hub: HubActor) -> bool:
+    """Whether a link on the way up must not say what others want."""
+    return any(one.mode != "announce" for one in hub.path()[1:])
+
+
+def _may_see(one: HubActor, other: HubActor) -> bool:
+    """Whether presences pass between two hubs: no link between them is one of a plain client."""
+    above, below = one.path(), other.path()
+    way = set(above) ^ set(below)
+    return all(hub.mode != "plain" for hub in way)
+
+
+def probe(client: ClientActor) -> None:
+    """Publish once under each key: that is due everywhere."""
+    for key in KEYS:
+        client.publish(key.encode())
+
+
+def check_left(oracle: Oracle, hubs: list[HubActor], clients: list[ClientActor]) -> None:
+    """All clients have left, and hubs stop, children first: nothing may be charged or be left of them."""
+    for hub in sorted(hubs, key=lambda one: -len(one.path())):
+        charged = [account.uid for account in hub.hub.context.quotas.accounts()]
+        oracle.check(hub.hub.context.quotas.is_clear(), f"{hub.name} charges users {charged}, which have left")
+        error = hub.end()
+        oracle.check(error is None, f"{hub.name} does not stop: {error!r}")
+        gevent.sleep(1.0)  # its parent notices
+
+    gc.collect()
+    loop = processes.loop()
+    actors: list[HubActor | ClientActor] = [*hubs, *clients]
+    for actor in actors:
+        process = actor.process
+        if process.is_dead:
+            continue
+        watchers = [type(one).__name__ for one in process.watchers]
+        sockets = [one for one in process.sockets if one.fileno() >= 0]
+        greenlets = loop.greenlets_of(process)
+        oracle.check(not watchers, f"watchers of {actor.name} are left: {watchers}")
+        oracle.check(not sockets, f"sockets of {actor.name} are left: {sockets}")
+        oracle.check(not greenlets, f"greenlets of {actor.name} are left: {greenlets}")
