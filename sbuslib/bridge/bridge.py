@@ -27,10 +27,11 @@ from typing import Any, Final, Self
 
 from ..aio import Client
 from ..errors import SbusError, UsageError
-from ..federation.import_export import CONTROL, LOST, DropReason, ImportExportFilter, bus_of
+from ..federation.import_export import DropReason, ImportExportFilter, bus_of
 from ..federation.membership import COUNT_MOST, HEARTBEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Membership
 from ..federation.subject_mapping import SubjectMapping
 from ..keys.covering import overlap
+from ..keys.own_keys import CONTROL, LOST
 from ..matcher import matches
 from ..secrets import process_of
 from ..wire.packets import Message
@@ -127,7 +128,7 @@ class AioBridge:
         make_filter = partial(
             ImportExportFilter, separator=separator, certain=client.hub.features is not None, strict=True
         )
-        exported, imported = make_filter(self._export), make_filter(self._import)
+        exported, imported = make_filter(self._export, imports=False), make_filter(self._import, imports=True)
         broker = self._broker = make_broker(self._url, options, separator, self._warn)
         if not broker.has_origins:
             _check_apart(exported.patterns, imported.patterns, separator)

@@ -68,6 +68,7 @@ def run_broker(arguments: Namespace) -> int:
     from ..kernel.defaults import state_folder
     from ..kernel.regular_files import make_folder
     from ..kernel.users import resolve_users
+    from ..keys.own_keys import QUEUE
     from .hub import own_address
 
     # 1. Checks that can fail, before anything starts.
@@ -83,7 +84,7 @@ def run_broker(arguments: Namespace) -> int:
     def begin(address: str) -> None:
         (hub,) = hubs
         services.start(commands(arguments, hub.address))
-        services.wait_for(hub, [b"queue", *arguments.keep])
+        services.wait_for(hub, [QUEUE, *arguments.keep])
         show_status(f"listening at {address} (Ctrl-C ends it)")
 
     def note(hub: Hub, settings: HubSettings) -> None:

@@ -8,18 +8,14 @@ from enum import StrEnum
 from hashlib import blake2b
 
 from ..errors import ReservedKeyError, UsageError
+from ..keys.covering import covers
+from ..keys.own_keys import CONTROL, has_own_beginning, own_patterns
 from ..limits import PACKET_BYTES
-from ..matcher import SEPARATOR, Pattern, Subscriptions
+from ..matcher import Pattern, Subscriptions
 from ..secrets import RESERVED, Namespace
 from ..wire.control import Features
 from ..wire.packets import MSG, check_key
 from ..wire.text import printable
-
-CONTROL = b"sbus/gateway"
-"""Control key of all gateways and bridges of one bus."""
-
-LOST = b"sbus/bridge/lost"
-"""Key of a bridge's loss notices on its bus: ``<cause> <count> <since>``, as in ``notice/lost``."""
 
 _SEPARATORS = rb"[^\x00*!0-9\x80-\xff]"  # what sbuslib.matcher.check_separator allows
 _RESERVED_SOMEWHERE = re.compile(rb"(?:\A|(%b))!(?:\Z|(?(1)\1|%b))" % (_SEPARATORS, _SEPARATORS), re.DOTALL)
@@ -33,6 +29,8 @@ class DropReason(StrEnum):
     """Secret keys, and others with a lone ``!``, stay on their bus."""
     OF_GATEWAYS = "key of the gateways"
     """Control messages of gateways and bridges stay on their bus."""
+    OF_PROGRAMS = "key of our programs"
+    """What queues, recordings, alerts, backends and other parts of this package say on another bus is not imported."""
     OUTSIDE = "outside the patterns"
     """No pattern of ``export`` or ``import`` matches the key."""
     NO_NAME_OF_A_KEY = "not the name for a key"
@@ -79,14 +77,15 @@ class ImportExportFilter:
     """Filter of keys for one direction: passes keys that one of ``patterns`` matches, and no secrets.
 
     Unless it is ``certain`` that ``separator`` is the hub's, no key crosses that would be reserved under any separator.
-    If ``strict``, no key crosses that starts with ``!``.
+    If ``strict``, no key crosses that starts with ``!``. A filter that ``imports`` passes no key of
+    :mod:`sbuslib.keys.own_keys`.
 
-    Raises :exc:`~sbuslib.errors.UsageError` for a pattern that uses the reserved token, and
-    :exc:`~sbuslib.errors.KeyFormatError`.
+    Raises :exc:`~sbuslib.errors.UsageError` for a pattern that uses the reserved token or would import such keys alone,
+    and :exc:`~sbuslib.errors.KeyFormatError`.
     """
 
     def __init__(
-        self, patterns: Iterable[bytes], separator: bytes = SEPARATOR, certain: bool = True, strict: bool = False
+        self, patterns: Iterable[bytes], *, separator: bytes, certain: bool, strict: bool, imports: bool
     ) -> None:
         if isinstance(patterns, (str, bytes)):
             raise UsageError("the patterns that cross are a list")
@@ -95,11 +94,19 @@ class ImportExportFilter:
         self.patterns = tuple(dict.fromkeys(patterns))  # without repeats
         self._namespace = Namespace(separator)  # which keys are reserved on this bus
         self._index: Subscriptions[None] = Subscriptions(separator)  # finds the patterns that match a key
+        # Whether a key is one of the package's own; None: this exports.
+        self._own: Subscriptions[None] | None = Subscriptions(separator) if imports else None
+        own = own_patterns(separator) if imports else ()
         for pattern in self.patterns:
             check_key(pattern, "pattern")
             if self.is_reserved(pattern):
                 raise UsageError(f"{printable(pattern)}: secret and reserved keys never cross")
+            if imports and (has_own_beginning(pattern) or any(covers(each, pattern, separator) for each in own)):
+                raise UsageError(f"{printable(pattern)}: what this package itself says there is never imported")
             self._index.add(Pattern(pattern, separator), None)
+        if self._own is not None:
+            for pattern in own:
+                self._own.add(Pattern(pattern, separator), None)
 
     def is_reserved(self, key: bytes) -> bool:
         """Whether ``key`` uses the reserved token in any way."""
@@ -116,6 +123,8 @@ class ImportExportFilter:
             return DropReason.RESERVED
         if key == CONTROL:
             return DropReason.OF_GATEWAYS
+        if self._own is not None and (has_own_beginning(key) or self._own.subscribers(key)):
+            return DropReason.OF_PROGRAMS
         if not self._index.subscribers(key):
             return DropReason.OUTSIDE
         return None

@@ -2,8 +2,8 @@
 
 **Echoes.** A message that one gateway imports reaches every other gateway and bridge of the bus as a subscriber. None
 of them may export it again, or it would go round for ever. So before one publishes, it announces on the bus, under
-:data:`.import_export.CONTROL`, the digests of the messages that it is about to publish. That key never crosses. As the
-bus keeps the order of one publisher, each of them hears the announcement before it sees the message. For each
+:data:`~sbuslib.keys.own_keys.CONTROL`, the digests of the messages that it is about to publish. That key never crosses.
+As the bus keeps the order of one publisher, each of them hears the announcement before it sees the message. For each
 announcement, it leaves out one message with that digest from that sender. One that is alone on its bus announces
 nothing. Its own messages do not come back to it: its client asks for that.
 
@@ -25,9 +25,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from ..keys.own_keys import CONTROL
 from ..secrets import user_of
 from ..wire.packets import Message
-from .import_export import CONTROL, DropReason
+from .import_export import DropReason
 
 _IMPORT: Final = b"import "
 """Prefix of an announcement; the digests follow."""
@@ -72,7 +73,7 @@ def digest(key: bytes, payload: bytes) -> bytes:
 
 
 def announcement_of(messages: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode the announcement of messages, pairs of key and payload, for :data:`.import_export.CONTROL`."""
+    """Encode the announcement of messages, pairs of key and payload, for :data:`~sbuslib.keys.own_keys.CONTROL`."""
     return _IMPORT + b"".join([digest(key, payload) for key, payload in messages])
 
 
@@ -168,7 +169,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="here"):
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
-    """Encode a heartbeat for :data:`.import_export.CONTROL`."""
+    """Encode a heartbeat for :data:`~sbuslib.keys.own_keys.CONTROL`."""
     return HEARTBEAT + msgspec.json.encode(heartbeat)
 
 
@@ -240,7 +241,7 @@ class Membership:
     # -- heartbeats ---------------------------------------------------------------------------------
 
     def hear(self, message: Message, now: float) -> None:
-        """Take a message under :data:`.import_export.CONTROL`: an announcement, a question or a heartbeat."""
+        """Take a message under :data:`~sbuslib.keys.own_keys.CONTROL`: an announcement, a question or a heartbeat."""
         payload = message.payload
         if payload.startswith(_IMPORT):
             self._echoes.expect(message.sender, payload, now, user_of(message.sender, self._own, self._separator))

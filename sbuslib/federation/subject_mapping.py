@@ -67,6 +67,9 @@ class SubjectMapping:
 
     def key_for(self, name: str, payload: bytes) -> bytes | None:
         """Key under which a message is imported; ``None``, and one more count, if it is dropped."""
+        if needs_descriptor_store(payload) is not None:
+            self._refused[DropReason.HOST_ONLY] += 1
+            return None
         try:
             key = self._known_key(name) if len(name) <= _REMEMBERED_BYTES else self._key_of(name)
         except NameFormatError as error:

@@ -23,6 +23,7 @@ from channels.exceptions import ChannelFull, MessageTooLarge
 from channels.layers import BaseChannelLayer
 
 from ..connecting import parse_url
+from ..keys.own_keys import ASGI
 from .channels_memory import LayerSettings, LocalChannels
 from .channels_process import MOST_BYTES, Process
 from .channels_queues import Readers
@@ -51,7 +52,7 @@ class SbusChannelLayer(BaseChannelLayer):  # type: ignore[misc]  # Channels has 
     def __init__(
         self,
         url: str = "sbus://",
-        prefix: str = "asgi",
+        prefix: str = ASGI,
         expiry: float = 60,
         capacity: int = 100,
         channel_capacity: Mapping[Any, int] | None = None,

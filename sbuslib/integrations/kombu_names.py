@@ -17,6 +17,7 @@ from string import ascii_letters, digits
 from typing import Final
 
 from ..clients.recipes.queue import LONGEST_NAME
+from ..keys.own_keys import KOMBU
 
 _PLAIN: Final = frozenset((ascii_letters + digits + "_.-~@").encode()) | frozenset(range(0x80, 0x100))
 """Bytes that stand for themselves, unless one of them separates."""
@@ -51,11 +52,11 @@ def bindings_name(exchange: str, separator: bytes) -> bytes:
 
 def queue_key(name: str, separator: bytes) -> bytes:
     """Return the key of a queue that processes keep."""
-    return separator.join((b"kombu", b"queue", _segment(name, separator)))
+    return separator.join((KOMBU, b"queue", _segment(name, separator)))
 
 
 def _exchange(name: str, separator: bytes) -> list[bytes]:
-    return [b"kombu", b"exchange", _segment(name, separator)]
+    return [KOMBU, b"exchange", _segment(name, separator)]
 
 
 def exchange_key(exchange: str, routing_key: str, separator: bytes) -> bytes:

@@ -26,6 +26,7 @@ from ..clients.fd_publishers import MOST_IN_PACKET
 from ..clients.hub_view import Offers
 from ..connecting import Connector, parse_url
 from ..errors import SbusError
+from ..keys.own_keys import SOCKETIO
 from .trust import TrustedUsers
 
 PAUSE: Final = 1.0
@@ -58,7 +59,7 @@ class _Manager:
     ) -> None:
         super().__init__(channel=channel, write_only=write_only, logger=logger, json=json)  # type: ignore[call-arg]
         self._url = parse_url(url)  # of the bus
-        self._key = b"socketio/" + channel.encode()  # of all emits
+        self._key = f"{SOCKETIO}/{channel}".encode()  # of all emits
         self._users = self._url.user_ids(users)  # users that may emit, besides the own user and root
         self._lost = 0  # emits that were logged as lost
         self._begin()

@@ -17,6 +17,7 @@ from time import monotonic, time_ns
 from ..blocking import Client
 from ..clients.endpoint import Endpoint
 from ..errors import DisconnectedError, JournalError
+from ..keys.own_keys import JOURNAL
 from ..matcher import SEPARATOR
 from ..secrets import Namespace, answerable
 from ..wire import control
@@ -54,7 +55,7 @@ class ClientRecorder:
         hold: bool = True,
         events: bool = False,
         durability: Durability = "block",
-        notices: bytes = b"journal",
+        notices: bytes = JOURNAL,
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
         seal: bool = False,

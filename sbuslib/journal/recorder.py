@@ -28,6 +28,7 @@ import msgspec
 
 from ..core.supervision import Supervisor
 from ..errors import JournalError, StateError, UsageError
+from ..keys.own_keys import JOURNAL
 from ..wire.packets import check_key
 from ..wire.text import plainly
 from .intake import Intake
@@ -95,7 +96,7 @@ class Recorder:
         scope: Scope = "hub",
         hold: bool = True,
         durability: Durability = "block",
-        notices: bytes = b"journal",
+        notices: bytes = JOURNAL,
         keep_bytes: int | None = None,
         keep_seconds: float | None = None,
         seal: bool = False,

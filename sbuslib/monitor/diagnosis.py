@@ -20,12 +20,12 @@ import msgspec
 from ..blocking import Client
 from ..clients.recipes.queue import ANNOUNCE_SECONDS, QueueState, decode, queue_key
 from ..errors import AddressError, SbusError, StateError, UsageError
-from ..federation.import_export import CONTROL
 from ..federation.membership import ASK, BridgeStatistics
 from ..kernel.defaults import default_addresses, runtime_folder
 from ..kernel.peers import peer_credentials
 from ..kernel.sockets import connect
 from ..kernel.users import name_of_user
+from ..keys.own_keys import CONTROL
 from ..limits import PACKET_BYTES, ClientLimits
 from ..matcher import SEPARATOR
 from ..reasons import Reason

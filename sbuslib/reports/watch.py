@@ -18,13 +18,11 @@ from typing import Literal, NamedTuple
 from ..blocking import Client
 from ..clients.endpoint import Endpoint
 from ..errors import ReservedKeyError, UsageError
+from ..keys.own_keys import ALERTS
 from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator
 from ..secrets import Namespace
 from ..wire import control
 from ..wire.text import printable
-
-ALERTS = b"alerts"
-"""The first segment of the keys under which alerts are published."""
 
 _SHOWN = 5
 """Most prefixes of a window that are shown: they fit into a line."""

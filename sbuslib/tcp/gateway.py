@@ -21,11 +21,12 @@ from ..clients.endpoint import Endpoint
 from ..core.supervision import Supervisor
 from ..core.turns import let_others_run
 from ..errors import DisconnectedError, StateError, UsageError
-from ..federation.import_export import CONTROL, DropReason, ImportExportFilter
+from ..federation.import_export import DropReason, ImportExportFilter
 from ..federation.membership import HEARTBEAT_SECONDS, SETTLE_SECONDS, BridgeStatistics, Membership
 from ..federation.name_format import NameFormat
 from ..federation.subject_mapping import SubjectMapping
 from ..hub import Hub
+from ..keys.own_keys import CONTROL
 from ..wire.text import plainly
 from .peer import Peer
 from .peer_inbox import PeerInbox
@@ -147,8 +148,9 @@ class Gateway:
     def _join(self, client: Client) -> None:
         # 1. The filters depend on the separator of the hub.
         separator = client.hub.separator
-        make_filter = partial(ImportExportFilter, separator=separator, certain=client.hub.features is not None)
-        exported, imported = make_filter(self._export), make_filter(self._import)
+        is_certain = client.hub.features is not None
+        make_filter = partial(ImportExportFilter, separator=separator, certain=is_certain, strict=False)
+        exported, imported = make_filter(self._export, imports=False), make_filter(self._import, imports=True)
         name = f"gateway {self._name}"
         self._membership = Membership(self._id, self._id, name, client.credentials, separator, self._refused)
         self._mapping = SubjectMapping(

@@ -24,9 +24,9 @@ from prometheus_client.registry import Collector
 from .. import __version__
 from ..core.losses import CAUSES
 from ..errors import DisconnectedError
-from ..federation.import_export import CONTROL
 from ..federation.membership import ASK
 from ..hub import Hub
+from ..keys.own_keys import CONTROL
 from ..monitor.bridges import bridges_heard
 from ..relay import Relay
 from ..secrets import process_of

@@ -19,6 +19,7 @@ from support import HubThread
 from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, nats, redis
 from sbuslib.errors import UsageError
+from sbuslib.keys.own_keys import CONTROL, LOST
 from sbuslib.wire.packets import Message
 
 from .conftest import KINDS, Buses, Cluster, joined, ready, receive, until
@@ -125,6 +126,21 @@ async def test_secrets_and_what_was_not_asked_for_do_not_cross(cluster: Cluster,
         await here.publish_many([(key, b"") for key in keys])
         assert [message.key for message in await receive(there, 2)] == [b"a/t1", b"last"]
         assert one.statistics().refused == {"reserved key": 1}
+
+
+async def test_nobody_at_a_broker_speaks_as_a_bridge_or_another_program_of_this_bus(
+    cluster: Cluster, buses: Buses
+) -> None:
+    """The stranger is a bridge of another bus that exports whatever it likes."""
+    forged = [LOST, b"alerts/lost", b"queue/jobs/work", b"journal/stopped", b"kombu/queue/celery"]
+    sides = [b"a", *forged], [b"a", b"sbus*/", b"alerts*/", b"queue/", b"journal/", b"kombu*/"]
+    async with joined(buses, cluster.url, *sides, options=cluster.options) as (_, two, here, there):
+        await there.subscribe(b"")
+        await here.publish_many([*((key, b"outage 1000 0") for key in forged), (b"a", b"end")])
+        while (message := await there.receive()).key != b"a":
+            assert message.key == CONTROL, "only the heartbeats of this bus"
+        await until(lambda: two.statistics().refused == {"key of our programs": len(forged)})
+        assert await there.receive_many(timeout=0) == []
 
 
 async def test_only_claims_that_are_trusted_come_in(cluster: Cluster, buses: Buses) -> None:

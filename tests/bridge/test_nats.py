@@ -16,8 +16,8 @@ from support import PATIENCE
 from sbuslib.aio import Client
 from sbuslib.bridge import AioBridge, BrokerOptions, bridge, broker, nats
 from sbuslib.errors import UsageError
-from sbuslib.federation.import_export import CONTROL, LOST
 from sbuslib.federation.membership import ASK, decode_heartbeat
+from sbuslib.keys.own_keys import CONTROL, LOST
 from sbuslib.wire.packets import Message
 
 from .accounts import Operator, make_pair

@@ -13,8 +13,8 @@ from sbuslib import Client, Hub
 from sbuslib.bridge import Bridge, BrokerOptions
 from sbuslib.clients.recipes.last import CaughtUp
 from sbuslib.errors import DisconnectedError, NoHubError, StateError, UsageError
-from sbuslib.federation.import_export import CONTROL
 from sbuslib.federation.membership import HEARTBEAT
+from sbuslib.keys.own_keys import CONTROL
 from sbuslib.monitor.diagnosis import examine
 from sbuslib.services.retain import Retain
 

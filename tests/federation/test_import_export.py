@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,18 +16,24 @@ from sbuslib.secrets import user_of
 from sbuslib.wire.packets import encode_message
 
 
+def make_filter(
+    patterns: Any, separator: bytes = b"/", certain: bool = True, strict: bool = False, imports: bool = False
+) -> ImportExportFilter:
+    return ImportExportFilter(patterns, separator=separator, certain=certain, strict=strict, imports=imports)
+
+
 def test_which_keys_may_cross() -> None:
-    keys = ImportExportFilter([b"room/*/temp", b"log/"])
+    keys = make_filter([b"room/*/temp", b"log/"])
     for key in (b"room/1/temp", b"log/a/b"):
         assert keys.refusal(key) is None
     assert keys.refusal(b"room/1/hum") == "outside the patterns"
-    everything = ImportExportFilter([b""])
+    everything = make_filter([b""])
     for key in (b"!/cred/1/2/3/x", b"!/cred////x", b"a/!/b", b"!", b"a/!", b"!/x"):
         assert everything.refusal(key) == "reserved key", key
     for key in (b"", b"a!/b", b"!!", b"a/b!"):
         assert everything.refusal(key) is None, key
     assert everything.refusal(b"sbus/gateway") == "key of the gateways"
-    assert ImportExportFilter([]).refusal(b"a") == "outside the patterns"
+    assert make_filter([]).refusal(b"a") == "outside the patterns"
 
 
 def allowed(separator: bytes) -> bool:
@@ -41,25 +49,25 @@ SEPARATORS = [one for one in (bytes([byte]) for byte in range(256)) if allowed(o
 
 @given(st.lists(st.sampled_from([b"!", b"/", b".", b"\n", b"a", b"1", b"*", b"\xff", b"x"]), max_size=7).map(b"".join))
 def test_with_an_uncertain_separator_a_key_reserved_under_any_separator_is_refused(key: bytes) -> None:
-    reserved = any(ImportExportFilter([b""], separator).is_reserved(key) for separator in SEPARATORS)
-    assert ImportExportFilter([b""], certain=False).is_reserved(key) is reserved
+    reserved = any(make_filter([b""], separator).is_reserved(key) for separator in SEPARATORS)
+    assert make_filter([b""], certain=False).is_reserved(key) is reserved
 
 
 def test_with_an_uncertain_separator_a_pattern_reserved_under_any_separator_is_refused() -> None:
-    ImportExportFilter([b"a.!.b"])
+    make_filter([b"a.!.b"])
     with pytest.raises(UsageError):
-        ImportExportFilter([b"a.!.b"], certain=False)
+        make_filter([b"a.!.b"], certain=False)
 
 
 @pytest.mark.parametrize("patterns", [[b"!/cred/1/2/3/"], [b"a/!/"], [b"!"], b"bytes", "text"])
 def test_reserved_patterns_are_refused(patterns: list[bytes]) -> None:
     with pytest.raises(UsageError):
-        ImportExportFilter(patterns)
+        make_filter(patterns)
 
 
 def test_a_pattern_with_nul_is_refused() -> None:
     with pytest.raises(KeyFormatError):
-        ImportExportFilter([b"a\0"])
+        make_filter([b"a\0"])
 
 
 @pytest.mark.parametrize(

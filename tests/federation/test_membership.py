@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from sbuslib.federation import membership as module
-from sbuslib.federation.import_export import CONTROL
 from sbuslib.federation.membership import (
     MEMBERS_MOST,
     USERS_MOST,
@@ -20,6 +19,7 @@ from sbuslib.federation.membership import (
     digest,
     encode_heartbeat,
 )
+from sbuslib.keys.own_keys import CONTROL
 from sbuslib.wire.packets import Message
 
 

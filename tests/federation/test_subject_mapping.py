@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
-from sbuslib.federation.import_export import CONTROL, ImportExportFilter
+from sbuslib.federation.import_export import ImportExportFilter
 from sbuslib.federation.membership import Membership, announcement_of
 from sbuslib.federation.name_format import NameFormat
 from sbuslib.federation.subject_mapping import SubjectMapping
+from sbuslib.keys.own_keys import CONTROL
 from sbuslib.limits import PACKET_BYTES
 from sbuslib.wire.offers import MAGIC, Offer, encode_offer
 from sbuslib.wire.packets import Message
 
 
 def mapping(refused: Counter[str], most: int = 10) -> SubjectMapping:
-    exported, imported = ImportExportFilter([b"a/", b"long/"]), ImportExportFilter([b"b/"])
+    make = partial(ImportExportFilter, separator=b"/", certain=True, strict=False)
+    exported, imported = make([b"a/", b"long/"], imports=False), make([b"b/"], imports=True)
     membership = Membership("me", "group", "it", b"!/cred/1/1/1", b"/", refused)
     made = SubjectMapping(
         NameFormat("n:", "/"), exported, imported, lambda name: len(name) < 1_000, refused, most, membership
@@ -55,6 +58,8 @@ def test_what_has_to_be_fetched_at_a_store_does_not_cross_and_is_counted() -> No
     refused = Counter[str]()
     one = mapping(refused)
     assert one.name_for(Message(b"a/x", encode_offer(Offer("frame", 5, b"", bytes(16))))) is None
-    assert refused == {"on this host only": 1}
+    assert one.key_for("n:b/x", encode_offer(Offer("frame", 5, b"", bytes(16)))) is None
+    assert refused == {"on this host only": 2}
+    assert one.key_for("n:b/x", encode_offer(Offer("frame", 5), b"small")) == b"b/x"
     assert one.name_for(Message(b"a/x", encode_offer(Offer("frame", 5), b"small"))) == "n:a/x"
     assert one.name_for(Message(b"a/x", MAGIC + b"malformed")) == "n:a/x"

@@ -16,7 +16,7 @@ from support import PATIENCE, ROOT, eventually
 from sbuslib import Client, Hub
 from sbuslib.core.embedder import Inbox
 from sbuslib.errors import NoHubError, ServiceError, StateError, UsageError
-from sbuslib.federation.import_export import CONTROL
+from sbuslib.keys.own_keys import CONTROL
 from sbuslib.tcp import Gateway, Peer
 from sbuslib.tcp import gateway as gateway_module
 from sbuslib.tcp.framing import Publish
@@ -138,7 +138,8 @@ def test_import_patterns_apply_to_any_peer(buses: list[Hub], make_peer: Make, ra
     inbox = buses[0].subscribe(b"")
     stranger = raw(peer)
     with Gateway(buses[0], peer, import_=[b"in/", b"*/never"]) as gateway:
-        for key in ("in/a", "out/a", "!/cred////x", "in/!/x", "%69n/a", "in/%00", "sbus/gateway", "in/end"):
+        ours = "sbus/gateway", "sbus/bridge/lost", "alerts/lost"
+        for key in ("in/a", "out/a", "!/cred////x", "in/!/x", "%69n/a", "in/%00", *ours, "in/end"):
             name = f"//sbus/bus/{key}".encode()
             stranger.send(b"pub %b 1 x\n" % name)
         assert until(inbox, b"in/end") == [(b"in/a", b"x")]
@@ -147,6 +148,7 @@ def test_import_patterns_apply_to_any_peer(buses: list[Hub], make_peer: Make, ra
             "reserved key": 2,
             "not the name for a key": 2,
             "key of the gateways": 1,
+            "key of our programs": 2,
         }
 
 

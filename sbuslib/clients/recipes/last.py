@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from ...errors import NoServerError, PeerError
+from ...keys.own_keys import LAST
 from ...matcher import matches
 from ...wire.packets import Message
 from ...wire.text import printable
@@ -56,7 +57,7 @@ def question_key(pattern: bytes, separator: bytes) -> bytes:
     Taken as a key, the pattern is matched by exactly those patterns that cover it. So a request reaches the services
     that keep all of these values, and no others.
     """
-    return separator.join((b"sbus", b"last", pattern))
+    return separator.join((*LAST, pattern))
 
 
 async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]:

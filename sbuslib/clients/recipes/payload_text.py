@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ...errors import DescriptorError
+from ...keys.own_keys import QUEUE
 from ...wire.offers import decode_offer
 from ...wire.packets import Message
 from ...wire.text import printable
@@ -54,4 +55,4 @@ def _described(key: bytes, payload: bytes, most: int | None) -> tuple[str, bytes
 def _is_of_queue(key: bytes, word: bytes) -> bool:
     """Return whether a key is ``queue/NAME/WORD``, with any separator and after any prefix."""
     separator = key[-len(word) - 1 : -len(word)]
-    return bool(separator) and key.endswith(word) and key.split(separator)[-3:-2] == [b"queue"]
+    return bool(separator) and key.endswith(word) and key.split(separator)[-3:-2] == [QUEUE]

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from ...errors import NoServerError, PacketError, PayloadError, PeerError, UsageError
+from ...keys.own_keys import QUEUE
 from ...limits import check_seconds
 from ...secrets import RESERVED, Namespace
 from ...wire.packets import check_payload
@@ -228,12 +229,12 @@ def check_name(name: bytes, separator: bytes) -> None:
 
 def queue_key(name: bytes, separator: bytes, *words: bytes) -> bytes:
     """``queue/NAME/WORD``: a key of this queue."""
-    return separator.join((b"queue", name, *words))
+    return separator.join((QUEUE, name, *words))
 
 
 def services_key(separator: bytes) -> bytes:
     """``queue/services``: the key under which services of queues meet, and are asked what they have."""
-    return separator.join((b"queue", b"services"))
+    return separator.join((QUEUE, b"services"))
 
 
 def is_address(key: bytes, sender: bytes | None, name: bytes, namespace: Namespace) -> bool:
