@@ -110,7 +110,7 @@ def tile(browser: Any, name: str) -> int:
 
 def waiting(browser: Any) -> list[int]:
     """How many messages wait for each client."""
-    return [int(cell.replace(",", "")) for cell in texts(browser, "#clients tbody td:nth-child(2)")]
+    return [int(cell.replace(",", "")) for cell in texts(browser, "#clients tbody td:nth-child(3)")]
 
 
 def test_clients_appear_the_busiest_first_and_the_filter_finds_the_others(

@@ -58,12 +58,14 @@ function makeChart() {
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
   const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
   const pointed = (show) => (_, value) => value === null ? "--" : show(value); // null: the pointer is elsewhere
-  const line = (label, name) => ({ label, stroke: colour(name), width: 2, value: pointed(number) });
+  // Lines that are equal stay visible: the first is wide, and the last has gaps.
+  const line = (label, name, more) => ({ label, stroke: colour(name), width: 2, value: pointed(number), ...more });
   chart = new uPlot({
     width: $("chart").clientWidth, height: 230, cursor: { drag: { x: false, y: false } },
     scales: { y: { range: (_, low, high) => [0, Math.max(10, high * 1.1)] } },
     axes: [{ ...axis, space: 60, values: (_, values) => values.map(clock) }, { ...axis, size: 70, values: (_, values) => values.map(number) }],
-    series: [{ label: "time", value: pointed(clock) }, line("published", "--one"), line("delivered", "--two"), line("lost", "--three")],
+    series: [{ label: "time", value: pointed(clock) }, line("published", "--one", { width: 5 }), line("delivered", "--two"),
+      line("lost", "--three", { dash: [6, 6] })],
   }, points, $("chart"));
 }
 
@@ -85,12 +87,13 @@ function showTiles(now) {
   }));
 }
 
+// The first four fit a telephone: they show who floods, and who loses.
 const COLUMNS = {
-  users: [["user", "user"], ["waiting", "waiting"], ["lost", "lost"], ["published_rate", "published/s"],
+  users: [["user", "user"], ["published_rate", "published/s"], ["waiting", "waiting"], ["lost", "lost"],
     ["delivered_rate", "delivered/s"], ["connections", "clients"], ["patterns", "patterns"],
     ["waiting_bytes", "bytes waiting"]],
-  clients: [["who", "client"], ["waiting", "waiting"], ["lost", "lost"], ["user", "user"], ["program", "program"],
-    ["published_rate", "published/s"], ["delivered_rate", "delivered/s"], ["patterns", "patterns"],
+  clients: [["who", "client"], ["published_rate", "published/s"], ["waiting", "waiting"], ["lost", "lost"],
+    ["user", "user"], ["program", "program"], ["delivered_rate", "delivered/s"], ["patterns", "patterns"],
     ["modes", "soft, hard, order"]],
 };
 const BUSIEST = 10; // clients that are shown while no filter asks for others
