@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .scheduler import Scheduler
+
+T = TypeVar("T")
 
 
 class _Job(NamedTuple):
@@ -33,14 +35,40 @@ class ChargedWork:
         self._scheduler = scheduler
         self._turn_time = turn_time
         self._jobs: dict[int, deque[_Job]] = {}  # by user, who waits for a turn; never empty
+        self.closed = False
+        """Whether all work was cleared: no job begins any more."""
 
     def add(self, user: int, steps: Iterator[None], on_end: Callable[[], None]) -> None:
         """Do a job in later turns of a user, and never at once. The jobs of a user take turns.
 
         Each step is short. ``on_end`` is called once: after the last step, after one that raised, or when all work is
-        cleared.
+        cleared; at once, and no step is done, if it was.
         """
-        self._put(user, _Job(steps, on_end))
+        if self.closed:
+            on_end()
+        else:
+            self._put(user, _Job(steps, on_end))
+
+    def empty(self, user: int, rest: dict[T, Any], take_out: Callable[[T], object], a_step: int) -> None:
+        """Take out what is in a dictionary, so many in each step; all that is left at the end, where that comes first.
+
+        The first step is done at once.
+        """
+
+        def steps() -> Iterator[None]:
+            for number, name in enumerate(list(rest), 1):
+                if name in rest:
+                    take_out(name)
+                if not number % a_step:
+                    yield
+
+        def on_end() -> None:
+            for name in list(rest):
+                take_out(name)
+
+        work = steps()
+        if next(work, self) is not self:
+            self.add(user, work, on_end)
 
     def _put(self, user: int, job: _Job) -> None:
         jobs = self._jobs.get(user)
@@ -79,7 +107,8 @@ class ChargedWork:
         return bool(self._jobs)
 
     def clear(self) -> None:
-        """The hub stops: end all jobs as they are, those too that begin meanwhile."""
+        """The hub stops: end all jobs as they are, and begin no others."""
+        self.closed = True
         while self._jobs:
             _, jobs = self._jobs.popitem()
             for job in jobs:

@@ -258,7 +258,7 @@ class ClientRole:
 
         if withdrawn:
             client.notify(control.Withdrawn(tuple(withdrawn)).encode())
-        self._neighbours.watches.review(client)
+        yield from self._neighbours.watches.review(client)
         yield from self._neighbours.presences.review(client)
 
     def drop(self, reason: Reason, times: int = 1) -> None:

@@ -24,13 +24,11 @@ from .protocols import LocalReceiver, Receiver
 from .publisher import Publisher, Role
 from .quotas import Account
 from .records import ClientRecord, Totals
+from .recurring_job import Steps, UserJobs
 from .violations import Violations
 
 FORGOTTEN_A_STEP: Final = 128
 """Patterns that one step takes out of the index, of clients that left: some 0.2 ms."""
-
-ERROR_PAUSE: Final = 1.0
-"""Seconds after which this goes on where it failed, for a bug of ours: it may fail again, and each time is logged."""
 
 LAST_TURNS: Final = 1.0
 """Most seconds that a stopping hub takes to hand on what some receivers have got and others have not."""
@@ -53,6 +51,7 @@ class Clients:
         context.events.listeners.append(self._send_to_watchers)
         self._on_last = on_last
         self._cut: set[Publisher] = set()  # those that left and have still to finish
+        self._forgetting = UserJobs(context, self._forget_patterns)  # of those that left
         self._stopping = False  # nothing is put off any more
 
     # -- clients ------------------------------------------------------------------------------------
@@ -197,21 +196,13 @@ class Clients:
 
     def _retire(self, receiver: Receiver, account: Account) -> None:
         if self._context.router.retire(receiver, account) and not self._stopping:
-            self._forget_patterns(account.uid)
+            self._forgetting.wake(account.uid)
 
-    def _forget_patterns(self, user: int) -> None:
+    def _forget_patterns(self, user: int) -> Steps:
         """Take the patterns of a user's clients that left out of the index."""
-        context = self._context
-
-        def steps() -> Iterator[None]:
-            while context.router.forget_some(FORGOTTEN_A_STEP, user):
-                yield
-
-        def on_end() -> None:
-            if context.router.has_retired(user):
-                context.running.after(ERROR_PAUSE, lambda: self._forget_patterns(user))
-
-        context.running.work.add(user, steps(), on_end)
+        while self._context.router.forget_some(FORGOTTEN_A_STEP, user):
+            yield
+        return None
 
     # -- for a hub that takes over ------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from .near_misses import NearMisses
 from .outbound import Outbound
 from .protocols import Receiver, Routes
 from .publisher import Publisher
+from .recurring_job import Steps, UserJobs
 
 SHOWN: Final = 10
 """Receivers that are shown, the worst of all; of the others only sums are."""
@@ -111,7 +112,8 @@ class Explainer:
         self._context = context
         self._clients = clients
         self._tree = tree
-        self._questions: dict[int, deque[_Question]] = {}  # by user, as long as its job lasts
+        self._questions: dict[int, deque[_Question]] = {}  # by user
+        self._answering = UserJobs(context, self._answer_all)
 
     def ask(self, client: Outbound, token: bytes, about: bytes) -> None:
         """Take a question, to be answered later. Raises :exc:`~sbuslib.errors.PacketError` for a malformed one."""
@@ -126,33 +128,35 @@ class Explainer:
 
         # 2. In turns of the user, after its other questions.
         user = client.account.uid
-        questions = self._questions.get(user)
-        if questions is None:
-            questions = self._questions[user] = deque()
-            self._context.running.work.add(user, self._answer_all(questions), lambda: self._end(user))
+        questions = self._questions.setdefault(user, deque())
         if len(questions) < _QUESTIONS:
             questions.append(question)
+            self._answering.wake(user)
         else:
             self._answer(question, b"")
 
-    def _answer_all(self, questions: deque[_Question]) -> Iterator[None]:
+    def _answer_all(self, user: int) -> Steps:
+        """Answer what a user has asked. Where that fails, what failed is answered, too."""
+        questions = self._questions.get(user, ())
         while questions:
-            question = questions[0]
-            encoded = b""
-            if not question.client.closed:
-                found = yield from _Search(self._context, self._clients, self._tree, question).explain()
-                encoded = msgspec.json.encode(found)
-                if not found.is_whole and len(encoded) > self._context.limits.idle_send_buffer // 2:
-                    # A longer one takes a larger send buffer, whatever the share of its user.
-                    encoded = msgspec.json.encode(msgspec.structs.replace(found, receivers=(), near=()))
-            if questions and questions[0] is question:  # else it was answered meanwhile
-                self._answer(questions.popleft(), encoded)
+            question, encoded = questions[0], b""
+            try:
+                if not question.client.closed:
+                    encoded = yield from self._find_answer(question)
+            finally:
+                if questions and questions[0] is question:  # else it was answered meanwhile
+                    self._answer(questions.popleft(), encoded)
             yield
+        self._questions.pop(user, None)
+        return None
 
-    def _end(self, user: int) -> None:
-        """All are answered; or an error, or the end of the hub, came before."""
-        for question in self._questions.pop(user):
-            self._answer(question, b"")
+    def _find_answer(self, question: _Question) -> Generator[None, None, bytes]:
+        found = yield from _Search(self._context, self._clients, self._tree, question).explain()
+        encoded = msgspec.json.encode(found)
+        if not found.is_whole and len(encoded) > self._context.limits.idle_send_buffer // 2:
+            # A longer one takes a larger send buffer, whatever the share of its user.
+            encoded = msgspec.json.encode(msgspec.structs.replace(found, receivers=(), near=()))
+        return encoded
 
     def end(self) -> None:
         """Another process takes the hub over: what waits is to be asked there again."""

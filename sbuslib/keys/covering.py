@@ -25,7 +25,7 @@ from collections.abc import Iterable
 
 from ..matcher import SEPARATOR, Pattern, stars_after
 
-__all__ = ["covers", "is_wider", "narrow", "overlap", "segment_covers"]
+__all__ = ["covers", "is_wider", "may_meet", "narrow", "overlap", "segment_covers"]
 
 
 def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
@@ -77,7 +77,12 @@ def is_wider(wider: Pattern, narrower: Pattern) -> bool:
 
 def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
     """Return whether some key may match both: *False* is always right, *True* sometimes wrong."""
-    shorter, longer = sorted((Pattern(p, separator), Pattern(q, separator)), key=lambda one: len(one.segments))
+    return may_meet(Pattern(p, separator), Pattern(q, separator))
+
+
+def may_meet(p: Pattern, q: Pattern) -> bool:
+    """Return the same for patterns that were cut."""
+    shorter, longer = (p, q) if len(p.segments) <= len(q.segments) else (q, p)
     # A pattern that goes on below has at least one segment more in each key.
     if len(shorter.segments) < len(longer.segments):
         if not shorter.below:
@@ -85,11 +90,12 @@ def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
     elif shorter.below is not longer.below:
         return False
     for a, b in zip(shorter.segments, longer.segments, strict=False):
+        if a == b:
+            continue
         stem, stem_of_other = a.rstrip(b"*"), b.rstrip(b"*")
         if len(stem) == len(a) and len(stem_of_other) == len(b):
-            if a != b:
-                return False
-        elif not (stem.startswith(stem_of_other) or stem_of_other.startswith(stem)):
+            return False
+        if not (stem.startswith(stem_of_other) or stem_of_other.startswith(stem)):
             return False
     return True
 

@@ -64,14 +64,19 @@ PARENT: Final = "parent"
 """Stands for the parent among those beyond links."""
 
 
-class _PresenceWatcher(PresenceCursor):
-    """A client that watches."""
+class _PresenceWatcher(ClientFeed):
+    """A client that watches, which is sent what has changed."""
 
-    def __init__(self, table: dict[int, PresenceEntry], separator: bytes) -> None:
-        super().__init__(table, lambda entry: bool(self.index.subscribers(entry.key)))
+    def __init__(self, context: Context, client: Outbound, table: dict[int, PresenceEntry]) -> None:
+        super().__init__(context, client)
         self.patterns: dict[bytes, Pattern] = {}  # the patterns that it watches
-        self.index: Subscriptions[None] = Subscriptions(separator)  # the same, by key
-        self.feed: ClientFeed  # sends it what has changed
+        self.index: Subscriptions[None] = Subscriptions(context.router.namespace.separator)  # the same, by key
+        index = self.index
+        # What it was sent, and is to be sent.
+        self.cursor = PresenceCursor(table, lambda entry: bool(index.subscribers(entry.key)))
+
+    def take(self, most: int) -> tuple[list[bytes], bool]:
+        return self.cursor.take(most)
 
 
 class Presences:
@@ -137,8 +142,8 @@ class Presences:
             client.answer(encode_control(PRESENCE_COMPLETE, error.reason.encode() + b"\0" + shown))
             return
         client.answer(encode_control(PRESENCE_BEGIN, raw))
-        watcher.look_at_all(raw, lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
-        watcher.feed.wake()
+        watcher.cursor.look_at_all(raw, lambda: encode_control(PRESENCE_COMPLETE, self._scope + b"\0" + raw))
+        watcher.wake()
 
     def _watcher(self, client: Outbound, raw: bytes) -> _PresenceWatcher:
         """Return the watcher of a client, for one more pattern. Raises :exc:`~sbuslib.errors.PacketError` where it may
@@ -155,8 +160,7 @@ class Presences:
             raise PacketError(Reason.TOO_MANY_PATTERNS)
 
         if watcher is None:
-            watcher = self._watchers[client] = _PresenceWatcher(self._entries, context.router.namespace.separator)
-            watcher.feed = ClientFeed(context, client, watcher.take)
+            watcher = self._watchers[client] = _PresenceWatcher(context, client, self._entries)
         watcher.patterns[raw] = pattern
         watcher.index.add(pattern, None)
         self._watching.add(pattern, watcher)
@@ -171,9 +175,9 @@ class Presences:
         self._watching.withdraw(pattern, watcher)
         watcher.index.withdraw(pattern, None)
         self._context.quotas.give_pattern(client.account, pattern)
-        watcher.drop_ending(raw)
-        watcher.look_at_all()  # what no other pattern matches is forgotten
-        watcher.feed.wake()
+        watcher.cursor.drop_ending(raw)
+        watcher.cursor.look_at_all()  # what no other pattern matches is forgotten
+        watcher.wake()
         return True
 
     def review(self, client: Outbound) -> Iterator[None]:
@@ -326,8 +330,8 @@ class Presences:
         for _, listener in self._links.values():
             listener.look_at_all()
         for watcher in self._watchers.values():
-            watcher.look_at_all()
-            watcher.feed.wake()
+            watcher.cursor.look_at_all()
+            watcher.wake()
         self._mark(self._links, self._own_user)
 
     # -- the table ----------------------------------------------------------------------------------
@@ -370,22 +374,12 @@ class Presences:
         return True
 
     def _retire(self, origin: PresenceOrigin, cause: bytes) -> None:
-        """All of an origin has gone: there may be many, so they go in turns of its user."""
+        """All of an origin has gone: there may be many, so they go in turns of its user.
 
-        def steps() -> Iterator[None]:
-            for number, name in enumerate(list(origin.entries), 1):
-                self._take_out(origin, name, cause)
-                if not number % GONE_A_STEP:
-                    yield
-
-        def on_end() -> None:  # the rest, where the hub stops
-            for name in list(origin.entries):
-                self._take_out(origin, name, cause)
-
-        # The first at once: so they are announced before those that come in their place.
-        work = steps()
-        if next(work, self) is not self:
-            self._context.running.work.add(origin.account.uid, work, on_end)
+        The first at once: so they are announced before those that come in their place.
+        """
+        work = self._context.running.work
+        work.empty(origin.account.uid, origin.entries, lambda name: self._take_out(origin, name, cause), GONE_A_STEP)
 
     def _retire_some(self, origin: PresenceOrigin, names: Iterable[int | bytes], cause: bytes) -> None:
         """Remove some of an origin: the same numbers stand for others from here on."""
@@ -403,8 +397,8 @@ class Presences:
         if links:
             self._mark(links, entry.origin.account.uid)
         for watcher in self._watching.subscribers(entry.key):
-            watcher.look_at(entry.number, cause)
-            watcher.feed.wake()
+            watcher.cursor.look_at(entry.number, cause)
+            watcher.wake()
 
     def __len__(self) -> int:
         """How many presences are known."""

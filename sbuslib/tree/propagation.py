@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from time import monotonic
 from typing import Final
 
+from ..core.callback_errors import report_to_event_loop
 from ..core.context import Context
 from ..core.protocols import Receiver
 from ..core.quotas import Account
+from ..core.recurring_job import Steps, UserJobs
 from ..core.send_watcher import SEND_RETRY
 from ..matcher import Pattern
 from .interest import Interest, InterestCursor
@@ -47,9 +48,8 @@ class InterestPropagation:
         self._links: dict[Hashable, Neighbour] = {}  # all
         self._behind: OrderedDict[Hashable, None] = OrderedDict()  # may be behind
         self._full: dict[Hashable, None] = {}  # have to read before they can be sent more
-        self._awake: set[int] = set()  # users in whose turns interest is announced, now or soon
+        self._announcing = UserJobs(context, self._announce_all)
         self._waiting: set[int] = set()  # users whose changes wait for room on a link
-        self._rests_until = 0.0  # when announcements may go on, by the monotonic clock
 
     def start(self) -> None:
         """The hub listens."""
@@ -60,7 +60,6 @@ class InterestPropagation:
         self.started = False
         self._behind.clear()
         self._full.clear()
-        self._awake.clear()
         self._waiting.clear()
 
     # -- links --------------------------------------------------------------------------------------
@@ -143,43 +142,30 @@ class InterestPropagation:
 
     def wake(self, user: int | None = None) -> None:
         """Tell others what a user has changed, in turns of that user; ``None``: the hub itself has."""
-        user = self.own if user is None else user
-        if self.started and user not in self._awake:
-            self._awake.add(user)
-            rest = self._rests_until - monotonic()
-            if rest > 0:
-                self._context.running.after(rest, lambda: self._announce_later(user))
-            else:
-                self._announce_later(user)
-
-    def _announce_later(self, user: int) -> None:
-        self._context.running.work.add(user, self._announce_all(), lambda: self._go_on(user))
+        if self.started:
+            self._announcing.wake(self.own if user is None else user)
 
     def do_later(self, steps: Iterator[None], on_end: Callable[[], None]) -> None:
         """Do something in small steps, in turns of the hub's own user."""
         self._context.running.work.add(self.own, steps, on_end)
 
-    def _announce_all(self) -> Iterator[None]:
+    def _announce_all(self, user: int) -> Steps:
         """Announce to each link that is behind all that it lacks, or as much as there is room for.
 
-        Then nothing is announced for as long as that took: a client that subscribes to much goes on meanwhile, and
-        links are sent many changes at once.
+        The job rests then: a client that subscribes to much goes on meanwhile, and links are sent many changes at once.
         """
+        # 1. All links that are behind, once.
         for kind in (self.interest, self.pruning):
             if kind.has_news:
                 kind.has_news = False
                 self.mark(kind.cursors)
-        began, links, changes = monotonic(), len(self._behind), 0
+        links, changes = len(self._behind), 0
         while links > 0 and self._behind:
             receiver, _ = self._behind.popitem(last=False)
             link = self._links.get(receiver)
             links -= 1
             if link is not None:
-                try:
-                    told, has_more = link.announce(TOLD_A_TURN)
-                except BaseException:
-                    link.give_up()  # a bug of ours: its state is unknown
-                    raise
+                told, has_more = self._announce_to(link)
                 changes += 1 + told
                 if has_more:
                     (self._behind if link.room > 0 else self._full)[receiver] = None
@@ -187,16 +173,20 @@ class InterestPropagation:
                 changes = 0
                 yield
 
-        now = monotonic()
-        self._rests_until = now + min(now - began, SEND_RETRY)
-
-    def _go_on(self, user: int) -> None:
-        """Go on once all links are up to date, or one has failed."""
-        self._awake.discard(user)
+        # 2. Those that have to read first, and those that have more to be sent.
         if self._full:
             self._wait_for_room(user)
-        if self._behind or self._has_news:
-            self.wake(user)
+        return 0.0 if self._behind or self._has_news else None
+
+    @staticmethod
+    def _announce_to(link: Neighbour) -> tuple[int, bool]:
+        """How many changes a link was sent, and whether there are more."""
+        try:
+            return link.announce(TOLD_A_TURN)
+        except Exception as error:
+            link.give_up()  # a bug of ours: its state is unknown, and others wait
+            report_to_event_loop(error)
+            return 0, False
 
     def _wait_for_room(self, user: int) -> None:
         if not self._waiting:

@@ -82,3 +82,30 @@ def test_what_begins_as_a_job_ends_is_done_unless_all_work_is_cleared(scheduler:
     work.add(1, job(done, "c", 1), lambda: work.add(1, job(done, "d", 1), nothing))
     work.clear()
     assert not work.waits
+
+
+def test_what_is_added_once_all_work_was_cleared_ends_at_once(scheduler: Scheduler) -> None:
+    """Else a job that begins anew as it ends would begin for ever."""
+    work, ended = ChargedWork(scheduler, 0.0), list[str]()
+
+    def end() -> None:
+        ended.append("again")
+        if len(ended) < 100:
+            work.add(1, job([], "a", 1), lambda: ended.append("late"))
+
+    work.add(1, job([], "a", 1), end)
+    work.clear()
+    assert ended == ["again", "late"]
+    assert not work.waits
+
+
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_dictionary_is_emptied_in_steps_and_all_of_it_at_the_end(scheduler: Scheduler, is_cleared: bool) -> None:
+    work = ChargedWork(scheduler, 0.0)
+    rest = dict.fromkeys(range(10))
+    work.empty(1, rest, rest.pop, 4)
+    assert list(rest) == [4, 5, 6, 7, 8, 9], "the first are taken out at once"
+    if is_cleared:
+        work.clear()
+    eventually(lambda: not rest)
+    assert not work.waits

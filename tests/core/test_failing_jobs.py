@@ -98,7 +98,7 @@ def test_patterns_of_clients_that_left_are_forgotten_although_one_could_not_be(
     for number, client in enumerate(clients):
         client.subscribe(b"%d/a" % number, b"%d/b" % number)
         client.barrier()
-    monkeypatch.setattr("sbuslib.core.clients.ERROR_PAUSE", 0.001)
+    monkeypatch.setattr("sbuslib.core.recurring_job.ERROR_PAUSE", 0.001)
     break_once(Router, "forget_some")
     for client in clients:
         client.close()

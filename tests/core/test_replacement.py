@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -207,3 +209,33 @@ def test_hubs_below_lose_nothing(programs: Programs) -> None:
             take_over(programs)
             below.publish(b"up", b"%d" % number)
             assert parent.receive(timeout=PATIENCE).payload == b"%d" % number
+
+
+def test_an_old_hub_ends_although_interest_is_watched_and_changes_meanwhile(programs: Programs) -> None:
+    """What has still to be looked at there is looked at by the new one, and keeps no job of the old one alive."""
+    programs.start("bus", None, "-o")
+    stop = threading.Event()
+
+    def change() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(programs.address("bus"))
+            while not stop.is_set():
+                for verb in (b"SUB", b"UNSUB"):
+                    for number in range(100):
+                        sock.send(b"%b x/%d/*" % (verb, number))
+
+    with Client(programs.address("bus")) as client, Client(programs.address("bus")) as other:
+        watches = [client.hub.watch_interest(pattern) for pattern in (b"x/*/a", b"x/1/b", b"y")]
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            for _ in range(2):
+                take_over(programs)
+        finally:
+            stop.set()
+            changing.join()
+        other.subscribe(b"y")
+        while watches[2].wanted is not True:
+            watches[2].receive(timeout=PATIENCE)
+        while any(watch.wanted is not False for watch in watches[:2]):
+            client.sync()

@@ -253,7 +253,7 @@ def test_a_list_for_one_that_reads_nothing_does_not_grow_with_those_who_come_and
         if not number % 100:
             stranger.barrier()
     stranger.barrier()
-    assert len(watcher._dirty) <= 1_000
+    assert len(watcher.cursor._dirty) <= 1_000
 
 
 def test_one_that_watches_over_and_over_is_told_once_that_this_is_all(world: World) -> None:
@@ -263,7 +263,7 @@ def test_one_that_watches_over_and_over_is_told_once_that_this_is_all(world: Wor
         peer.send(b"CMSG presence/watch\0%d" % (number % 2), b"CMSG presence/watch\0a", b"CMSG presence/unwatch\0a")
         peer.receive(), peer.receive()
         (watcher,) = hub.tree.presences._watchers.values()
-        assert len(watcher._endings) <= 3
+        assert len(watcher.cursor._endings) <= 3
 
 
 def test_only_what_a_relay_exports_and_imports_is_known_beyond_it(world: World) -> None:
