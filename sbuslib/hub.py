@@ -390,6 +390,7 @@ class Hub:
         run, self._run = self._run, None
         if run is None:
             return
+        self.context.running.leave_to_parent()
         self.replacement.end()
         run.acceptor.close()
         run.listener.release()

@@ -269,7 +269,7 @@ client = sbuslib.Client(sys.argv[1])
 client.subscribe(b"k")
 inbox = hub.subscribe(b"k")
 with Peer(sys.argv[1]) as leaving:
-    leaving.subscribe(*(b"left/%d" % number for number in range(1_000)))
+    leaving.subscribe(*(b"left/%d" % number for number in range(20_000)))
 eventually(lambda: hub.context.running.work.waits)
 child = fork()
 if not child:
@@ -321,9 +321,10 @@ print("fine")
 """
 
 
+@pytest.mark.parametrize("loop", ["libev-cext", "libuv"])
 @pytest.mark.parametrize("fork", ["os", "gevent"])
-def test_fork(address: str, fork: str) -> None:
-    assert python("-c", FORKED, address, fork, PYTHONPATH=str(ROOT / "tests")) == "fine\n"
+def test_fork(address: str, fork: str, loop: str) -> None:
+    assert python("-c", FORKED, address, fork, PYTHONPATH=str(ROOT / "tests"), GEVENT_LOOP=loop) == "fine\n"
 
 
 EXECUTED = """

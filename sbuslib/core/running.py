@@ -59,6 +59,14 @@ class Running:
         self.cancel_all()
         self.buffer.close()
 
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: give the event loop descriptors of its own, before any watcher is stopped.
+
+        libuv's loop would take the descriptors of what it stops out of the epoll that it shares with the parent's.
+        """
+        if self.pid != os.getpid():
+            self.loop.reinit()
+
     def cancel_all(self) -> None:
         self.scheduler.close()
         self.work.clear()
