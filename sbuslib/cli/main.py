@@ -45,6 +45,7 @@ COMMANDS = {
     "top": ("bus", "top", "what a hub and its clients, users and links do, live"),
     "why": ("bus", "why", "whether a message would arrive, and why not, without sending it"),
     "present": ("bus", "present", "who is there, and who comes and goes"),
+    "events": ("bus", "events", "what happens at a hub, as it happens: losses, links, clients that are disconnected"),
     "web": ("bus", "top", "show the bus on a live page, for a browser on this machine"),
     "watch": ("bus", "report", "rates of a bus, and alerts"),
     "hz": ("bus", "health", "how often messages come, by key"),

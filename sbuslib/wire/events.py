@@ -47,6 +47,9 @@ _TEXTS: Final = {
 }
 """Each kind of event with its level in the log, and its text."""
 
+KINDS: Final = tuple(_TEXTS)
+"""The kinds of events."""
+
 LONGEST_TEXT: Final = 4 * _LONGEST + 3
 """Characters of each text of an event: of as many bytes, each escaped, and three full stops."""
 

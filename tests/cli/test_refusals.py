@@ -149,7 +149,7 @@ def test_a_hub_that_does_not_answer_is_waited_for_no_longer_than_is_said(run: Ru
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
 
 
-@pytest.mark.parametrize("command", ["stat", "clients", "tree", "top", "web"])
+@pytest.mark.parametrize("command", ["stat", "clients", "tree", "top", "web", "events"])
 def test_a_user_that_is_not_trusted_learns_what_to_ask_for(
     run_here: Run, bus: HubThread, path: str, command: str
 ) -> None:
