@@ -10,7 +10,7 @@ from typing import Any
 
 from .clients.endpoint import Endpoint
 from .clients.runtime import Runtime, run
-from .kernel.sockets import wait
+from .kernel.sockets import in_pieces, wait
 
 __all__ = ["Client"]
 
@@ -25,7 +25,9 @@ class _Waiter:
         self._lock.acquire()
 
     async def wait(self, timeout: float | None) -> bool:
-        return self._lock.acquire(timeout=-1 if timeout is None else timeout)
+        if timeout is None:
+            return self._lock.acquire()
+        return in_pieces(lambda seconds: self._lock.acquire(timeout=seconds), timeout, threading.TIMEOUT_MAX)
 
     def wake(self) -> None:
         with suppress(RuntimeError):  # it was woken already

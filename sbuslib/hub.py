@@ -36,7 +36,7 @@ from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.forks import abandon_in_child
 from .kernel.own_hub import Serving
 from .kernel.sockets import HasFileno, Listener, bound_address
-from .limits import ClientLimits, Limits
+from .limits import ClientLimits, Limits, check_seconds
 from .matcher import SEPARATOR
 from .statistics import HubStatistics
 from .tree.tree import Tree
@@ -277,6 +277,7 @@ class Hub:
 
         Stopping a hub that is not started does nothing. It may be started again.
         """
+        timeout = check_seconds(timeout, "timeout")
         run = self._run
         if run is None:
             return
@@ -367,7 +368,7 @@ class Hub:
 
     def reviewed(self, timeout: float | None = None) -> bool:
         """Wait until what clients hold is in line with the last :meth:`reconfigure`. Returns whether it is."""
-        return self._review.done.wait(timeout)
+        return self._review.done.wait(check_seconds(timeout, "timeout"))
 
     def _on_replaced(self, process: int) -> None:
         """Another process has the hub, and all of its clients."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import Final
+from typing import Final, overload
 
 import msgspec
 
@@ -60,6 +60,10 @@ KNOWN_KEY_BYTES: Final = 256
 """Longest key that a client remembers, in bytes. Longer keys are rare, and many of them would take much memory."""
 
 
+CENTURY: Final = 36_525 * 86_400.0
+"""Seconds of the longest wait: no event loop and no lock counts to infinity."""
+
+
 class _Numbers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A struct whose fields are all positive numbers."""
 
@@ -72,6 +76,8 @@ class _Numbers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise UsageError(f"{type(self).__name__}.{field.name} is a {'whole ' * whole}number, not {value!r}")
             if not 0 < value < inf:
                 raise UsageError(f"{type(self).__name__}.{field.name} is positive and finite, not {value!r}")
+            if not whole and value > CENTURY:
+                raise UsageError(f"{type(self).__name__}.{field.name} is at most a century, not {value!r} seconds")
             if field.name == "batch" and value > BATCH_MOST:
                 raise UsageError(f"{type(self).__name__}.batch is at most {BATCH_MOST}, not {value!r}")
 
@@ -207,10 +213,19 @@ class ClientLimits(_Numbers, frozen=True, kw_only=True):
     """Seconds for which a frame or descriptor is offered. A receiver that asks later has lost it."""
 
 
-def check_seconds(seconds: float | None, name: str) -> None:
-    """Raise :exc:`~sbuslib.errors.UsageError` unless an argument is seconds from 0 on, or ``None``: for ever."""
+@overload
+def check_seconds(seconds: float, name: str) -> float: ...
+@overload
+def check_seconds(seconds: float | None, name: str) -> float | None: ...
+def check_seconds(seconds: float | None, name: str) -> float | None:
+    """Return how long to wait: the seconds, or a century where they are more; ``None``: for ever.
+
+    Raises :exc:`~sbuslib.errors.UsageError` unless an argument is seconds from 0 on, or ``None``. An event loop that is
+    given anything else, such as NaN, may end all waits of others, or its own.
+    """
     if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
         raise UsageError(f"{name} is seconds from 0 on, or None, not {seconds!r}")
+    return None if seconds is None else min(seconds, CENTURY)
 
 
 def check_users(users: Iterable[int], name: str) -> frozenset[int]:

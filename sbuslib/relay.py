@@ -20,7 +20,7 @@ from .clients.reconnect import NOBODY_PAUSE_MOST, Backoff
 from .core.supervision import Supervisor
 from .errors import NoHubError, SbusError, StateError, UsageError
 from .kernel.dialer import Dialer
-from .limits import ClientLimits
+from .limits import ClientLimits, check_seconds
 from .statistics import RelayStatistics
 from .tree.parent import WAITS, LinkState, Parent
 from .tree.parent_link import ParentLink
@@ -132,6 +132,7 @@ class Relay:
         Sent messages are acknowledged, and later ones are kept. Returns whether that took at most ``timeout`` seconds:
         else the link is ended, and messages that were not acknowledged are uncertain.
         """
+        timeout = check_seconds(timeout, "timeout")
         self._may_dial.clear()
         link = self._link
         if link is None:
@@ -161,7 +162,9 @@ class Relay:
         started, is stopped meanwhile, or in a forked child, and :exc:`~sbuslib.errors.ServiceError` when an error that
         nobody foresaw has ended it.
         """
-        with Timeout(timeout, TimeoutError(f"{self._address}: not joined within {timeout} s")):
+        with Timeout(
+            check_seconds(timeout, "timeout"), TimeoutError(f"{self._address}: not joined within {timeout} s")
+        ):
             while self.state != "joined":
                 if not self._is_started:
                     self.service.check()

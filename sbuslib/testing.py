@@ -19,6 +19,7 @@ from .errors import StateError
 from .hub import Hub
 from .kernel.defaults import temporary_folder
 from .kernel.threads import unpatched
+from .limits import check_seconds
 from .matcher import matches
 from .wire.packets import Key, Message, as_key, check_payload
 from .wire.text import printable
@@ -189,7 +190,7 @@ class Recording:
         With ``count``, exactly so many. Raises :exc:`AssertionError`, which shows the messages that were published.
         """
         __tracebackhide__ = True
-        pattern = _checked(pattern, payload)
+        pattern, timeout = _checked(pattern, payload), check_seconds(timeout, "timeout")
         with suppress(StateError):
             self._server.call(self._wait, pattern, payload, count or 1, timeout)
         messages = self.messages

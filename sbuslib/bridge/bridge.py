@@ -32,6 +32,7 @@ from ..federation.membership import COUNT_MOST, HEARTBEAT_SECONDS, SETTLE_SECOND
 from ..federation.subject_mapping import SubjectMapping
 from ..keys.covering import overlap
 from ..keys.own_keys import CONTROL, LOST
+from ..limits import check_seconds
 from ..matcher import matches
 from ..secrets import process_of
 from ..wire.packets import Message
@@ -192,6 +193,7 @@ class AioBridge:
 
         Messages that the bus has sent are still exported, for ``timeout`` seconds; the rest is lost.
         """
+        timeout = check_seconds(timeout, "timeout")
         if self._closing:
             return
         self._closing = True

@@ -15,6 +15,7 @@ from ..clients.endpoint import Endpoint
 from ..errors import StateError, UsageError
 from ..federation.membership import BridgeStatistics
 from ..hub import Hub
+from ..limits import check_seconds
 from .bridge import AioBridge
 
 _LOOK_SECONDS: Final = 0.005
@@ -91,6 +92,7 @@ class Bridge:
 
         Messages that the bus has sent are exported, for at most ``timeout`` seconds; the rest is lost.
         """
+        timeout = check_seconds(timeout, "timeout")
         loop, bridge = self._loop, self._bridge
         if loop is not None and bridge is not None:
             with suppress(RuntimeError):  # it has ended by itself

@@ -351,7 +351,7 @@ class BasicOperations:
     async def wait_until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Receive until ``ready()`` holds; ``False`` after ``timeout`` seconds."""
         try:
-            await self.connection.until(ready, self.connection.deadline(timeout), "")
+            await self.connection.until(ready, self.connection.deadline(timeout and max(0.0, timeout)), "")
         except TimeoutError:
             return ready()
         return True

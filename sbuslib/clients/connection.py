@@ -27,14 +27,14 @@ from threading import Lock
 from time import monotonic
 from typing import Literal, Protocol, TypeAlias
 
-from ..errors import DisconnectedError, PeerError, StateError, UsageError
+from ..errors import DisconnectedError, PeerError, StateError
 from ..kernel.descriptors import WITH_DESCRIPTORS
 from ..kernel.dialer import BROKEN, NO_MEMORY, Dialer
 from ..kernel.forks import abandon_in_child, disconnect_copy
 from ..kernel.own_hub import Serving, serving
 from ..kernel.receive_buffer import PlainReceiveBuffer, make_receive_buffer
 from ..kernel.vectors import ONE_PACKET_FLAGS
-from ..limits import ClientLimits
+from ..limits import ClientLimits, check_seconds
 from ..wire import control
 from .batch import plain
 from .connection_states import NEXT, Change, State
@@ -198,12 +198,10 @@ class ClientConnection:
     def deadline(timeout: float | None) -> float | None:
         """Return when so many seconds are over, by ``time.monotonic``; ``None`` for never.
 
-        Raises :exc:`~sbuslib.errors.UsageError` for anything but a number.
+        Raises :exc:`~sbuslib.errors.UsageError` for anything but a number from 0 on.
         """
-        try:
-            return None if timeout is None else monotonic() + timeout
-        except TypeError:
-            raise UsageError(f"timeout is seconds, or None, not {timeout!r}") from None
+        seconds = check_seconds(timeout, "timeout")
+        return None if seconds is None else monotonic() + seconds
 
     # -- connecting ---------------------------------------------------------------------------------
 

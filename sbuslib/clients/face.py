@@ -48,7 +48,7 @@ class ClientFace:
         limits: ClientLimits | None = None,
     ) -> None:
         # 1. Wrong arguments.
-        check_seconds(timeout, "timeout")
+        timeout = check_seconds(timeout, "timeout")
         if limits is not None and not isinstance(limits, ClientLimits):
             raise UsageError(f"limits are ClientLimits, not {limits!r}")
         for name, path in ("address", address), ("descriptor_folder", descriptor_folder):
@@ -105,7 +105,7 @@ class ClientFace:
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
-        self._connection.timeout = seconds
+        self._connection.timeout = check_seconds(seconds, "timeout")
 
     @property
     def epoch(self) -> int:

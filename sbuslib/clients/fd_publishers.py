@@ -149,7 +149,7 @@ class AioFileExchange(_Exchange):
         Raises :exc:`TimeoutError` when they do not come, :exc:`~sbuslib.errors.PeerError` when all that came refused,
         :exc:`OSError` when it cannot be opened, and :exc:`~sbuslib.errors.UsageError`.
         """
-        check_seconds(timeout, "timeout")
+        timeout = check_seconds(timeout, "timeout")
         if not isinstance(name, str | None):
             raise UsageError(f"name is text, or None, not {name!r}")
         key, descriptor_store, offered = self._check(key, b""), self._operations.descriptor_store, -inf
@@ -191,7 +191,7 @@ class AioFileExchange(_Exchange):
         :param timeout: seconds for which a copy may stand still.
         """
         check_count(most, "most")
-        check_seconds(timeout, "timeout")
+        timeout = check_seconds(timeout, "timeout")
         await self._operations.ask_for_senders()
         files = AioFiles(self._operations, mailbox_of(patterns), folder, most, timeout)
         await files.open()

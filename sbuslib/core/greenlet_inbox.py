@@ -14,7 +14,7 @@ from gevent.event import Event
 from gevent.timeout import Timeout
 
 from ..errors import DisconnectedError
-from ..limits import check_count
+from ..limits import check_count, check_seconds
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class GreenletInbox(ABC, Generic[T]):
         """Wait until there is something. Others may take what comes first, which makes the wait no longer."""
         if self._waiting:
             return
-        with Timeout(timeout, TimeoutError(f"no message within {timeout} s")):
+        with Timeout(check_seconds(timeout, "timeout"), TimeoutError(f"no message within {timeout} s")):
             while not self._waiting:
                 if self.closed:
                     raise DisconnectedError("the subscription was taken back")

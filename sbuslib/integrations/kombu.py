@@ -35,6 +35,7 @@ from ..clients.endpoint import HeldJob, Worker
 from ..clients.recipes.queue import MOST_PREFETCH
 from ..connecting import SCHEME, BusUrl, parse_url
 from ..errors import DisconnectedError, NoHubError, NoServerError
+from ..kernel.sockets import POLL_SECONDS
 from .kombu_bus import Bus, Consumed, join, leave
 from .kombu_messages import Raw
 
@@ -387,7 +388,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
                 poll = select.poll()  # gevent may have put another in its place
                 poll.register(self.bus.client.fileno(), select.POLLIN)
                 poll.register(self._woken, select.POLLIN)
-            poll.poll(None if left is None else left * 1000)
+            poll.poll(None if left is None else min(left, POLL_SECONDS) * 1000)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self._loop, self._watched = loop, [self.bus.client.fileno(), self._woken]

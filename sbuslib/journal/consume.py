@@ -18,6 +18,7 @@ from time import monotonic, sleep, time_ns
 from typing import Final, Self
 
 from ..errors import CorruptJournalError, JournalError, JournalInUseError, StateError, UsageError
+from ..limits import check_seconds
 from .format.decoding import OnCorrupt
 from .format.directory import DirectoryLock, durable_sequence, is_recorded
 from .format.layout import GAP, Block, Record, SegmentHeader
@@ -132,7 +133,8 @@ class Consumer:
         on where this one was.
         """
         self._check()
-        self._deadline = None if timeout is None else monotonic() + timeout
+        seconds = check_seconds(timeout, "timeout")
+        self._deadline = None if seconds is None else monotonic() + seconds
         try:
             row = next(self._rows)
         except BaseException:

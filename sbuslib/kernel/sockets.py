@@ -17,7 +17,7 @@ import stat
 import termios
 from _socket import SocketType  # in the socket module it is gevent's, where gevent has patched that
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Final, Protocol, runtime_checkable
@@ -32,6 +32,8 @@ from .threads import unpatched
 _LOCK_SECONDS: Final = 1.0
 """Seconds that a starting hub waits for others that start at its address; each takes a millisecond."""
 _LOCK_PAUSE: Final = 0.002
+POLL_SECONDS: Final = 2_000_000.0
+"""Seconds of the longest ``poll(2)``, rounded down: it takes an int of milliseconds, 24.8 days."""
 
 
 @runtime_checkable
@@ -391,7 +393,20 @@ def wait(sock: HasFileno | int, events: int, timeout: float | None) -> bool:
     """Wait with ``poll(2)``, without gevent, for ``select.POLLIN`` or ``POLLOUT``; ``False`` on timeout."""
     poll = select.poll()
     poll.register(sock, events)
-    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
+    if timeout is None:
+        return bool(poll.poll())
+    return in_pieces(lambda seconds: poll.poll(seconds * 1000), max(0.0, timeout), POLL_SECONDS)
+
+
+def in_pieces(wait: Callable[[float], object], timeout: float, most: float) -> bool:
+    """Wait for ``timeout`` seconds by waits of at most ``most``; ``False`` when all of them ended without a result."""
+    if timeout <= most:
+        return bool(wait(timeout))
+    until = monotonic() + timeout
+    while (rest := until - monotonic()) > 0:
+        if wait(min(rest, most)):
+            return True
+    return False
 
 
 def send_datagram(address: str, data: bytes, wait: float = 0.0) -> None:

@@ -23,6 +23,7 @@ from ..core.supervision import Supervisor
 from ..core.violations import Violations
 from ..errors import StateError, UsageError
 from ..kernel.hosts import HostPort, is_loopback, parse_host_port
+from ..limits import check_seconds
 from ..wire.text import plainly
 from .certificates import TLS
 from .limits import TcpLimits
@@ -136,6 +137,7 @@ class Connections(Owner):
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the kernel has taken everything for every peer; ``False`` after ``timeout`` seconds."""
+        timeout = check_seconds(timeout, "timeout")
         deadline = None if timeout is None else monotonic() + timeout
         flushed = True
         for link in self.links:
@@ -214,6 +216,7 @@ class Connections(Owner):
         to already, or disconnected meanwhile, :exc:`OSError` when it does not answer or its certificate is wrong, and
         :exc:`TimeoutError`.
         """
+        timeout = check_seconds(timeout, "timeout")
         self._check_here()
         remote = parse_host_port(address)
         if str(remote) == self.address:

@@ -25,6 +25,7 @@ from ..clients.fds.copying import Source, open_file
 from ..clients.fds.files import FileSink, safe_name
 from ..clients.fds.transfers import ReceivedFile, Sent, Transfer
 from ..errors import PeerError, UsageError
+from ..limits import check_seconds
 from ..wire.offers import ASK, FAILED, HAVE
 from ..wire.text import plainly
 from .framing import Publish
@@ -125,7 +126,7 @@ def send_large(peer: Peer, name: str, source: Source, *, receivers: int = 1, tim
     ``timeout`` seconds, :exc:`~sbuslib.errors.PeerError` when no receiver got the whole file, :exc:`OSError` when it
     cannot be read, and :exc:`~sbuslib.errors.UsageError`.
     """
-    identity = token_hex(16)
+    timeout, identity = check_seconds(timeout, "timeout"), token_hex(16)
     fd, file_name = open_file(source)
     try:
         transfer, offered = Transfer(receivers, timeout, monotonic()), -inf

@@ -17,6 +17,7 @@ from gevent.timeout import Timeout
 
 from ..core.supervision import Supervisor
 from ..errors import StateError, UsageError
+from ..limits import check_seconds
 from .certificates import TLS
 from .connections import HOLDS_THE_MOST, Connections
 from .discovery import Discoverer, Discovery
@@ -155,6 +156,7 @@ class Peer(Connections):
 
         Stopping a peer that is not started does nothing. It may be started again.
         """
+        timeout = check_seconds(timeout, "timeout")
         if not self._running:
             return
         self._check_here()
@@ -282,7 +284,7 @@ class Peer(Connections):
         """Wait until ``count`` peers want ``name``. Raises :exc:`TimeoutError` after ``timeout`` seconds."""
         self._check_here()
         wanting = "no peer wants" if count == 1 else f"fewer than {count} peers want"
-        with Timeout(timeout, TimeoutError(f"{wanting} {name} within {timeout} s")):
+        with Timeout(check_seconds(timeout, "timeout"), TimeoutError(f"{wanting} {name} within {timeout} s")):
             while len(self._remote.subscribers(name)) < count:
                 self._links_changed.clear()
                 self._links_changed.wait()

@@ -79,7 +79,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 def encode_question(number: int, timeout: float | None, reply_to: bytes, payload: bytes) -> bytes:
     """Return the payload of a request. A wait of less than a millisecond is sent as one millisecond."""
     check_payload(payload)
-    left = 0 if timeout is None else min(max(1, round(timeout * 1000)), MOST_MILLISECONDS)
+    left = 0 if timeout is None else round(min(max(1, timeout * 1000), MOST_MILLISECONDS))
     return _QUESTION.pack(ASKED, number, left, len(reply_to)) + reply_to + payload
 
 
@@ -261,7 +261,7 @@ class Requester(Mailbox):
 
 async def request(port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None) -> bytes:
     """Send a request, and wait for the first reply."""
-    check_seconds(timeout, "timeout")
+    timeout = check_seconds(timeout, "timeout")
     answers = await _ask(port, requester, key, payload, timeout, 1)
     if not answers:
         raise TimeoutError(f"{printable(key)}: no answer within {timeout or 0:g} s")
@@ -272,7 +272,7 @@ async def request_many(
     port: ClientPort, requester: Requester, key: bytes, payload: bytes, wait: float, most: int | None
 ) -> list[Reply]:
     """Send a request to all servers, and collect replies for ``wait`` seconds, or until there are ``most``."""
-    check_seconds(wait, "wait")
+    wait = check_seconds(wait, "wait")
     check_count(most, "most", MOST_ANSWERS)
     await port.ask_for_senders()
     with suppress(NoServerError):
