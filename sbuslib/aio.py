@@ -92,9 +92,9 @@ class _Runtime(Runtime):
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.ensure_future(work)
 
-    async def join(self, running: asyncio.Task[None]) -> None:
+    async def join(self, running: asyncio.Task[None], timeout: float | None = None) -> None:
         if running is not asyncio.current_task():
-            await asyncio.wait([running])  # one of the two may be cancelled, without effect on the other
+            await asyncio.wait([running], timeout=timeout)  # either may be cancelled without the other
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -256,7 +256,7 @@ class Client(ClientFace):
 
     async def publish(self, key: Key, payload: bytes = b"", *, flags: int = 0) -> None:
         sock = self._connection.socket
-        if type(payload) is bytes and not flags and sock is not None and get_ident() == self._thread:
+        if type(payload) is bytes and not flags and get_ident() == self._thread:
             # Mostly there is room, and nothing to wait for. Here only the thread is checked: to ask for the event loop
             # takes six times as long, and is done where a task waits.
             try:

@@ -44,9 +44,9 @@ class _Runtime(Runtime):
         thread.start()
         return thread
 
-    async def join(self, running: threading.Thread) -> None:
+    async def join(self, running: threading.Thread, timeout: float | None = None) -> None:
         if running is not threading.current_thread():
-            running.join()
+            running.join(timeout)
 
     def make_waiter(self) -> _Waiter:
         return _Waiter()

@@ -75,9 +75,9 @@ class _Runtime(Runtime):
                     raise TimeoutError("ended, as its caller has given up") from None
                 raise
 
-    async def join(self, running: Any) -> None:
+    async def join(self, running: Any, timeout: float | None = None) -> None:
         if running is not gevent.getcurrent():
-            running.join()
+            running.join(timeout)
 
     def make_waiter(self) -> _Waiter:
         return _Waiter()

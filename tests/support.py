@@ -20,7 +20,6 @@ import pytest
 
 from sbuslib import Client, Hub, aio
 from sbuslib.clients.endpoint import Endpoint
-from sbuslib.clients.runtime import run
 from sbuslib.limits import CONTROL_EXTRA, PACKET_BYTES
 from sbuslib.matcher import matches
 from sbuslib.testing import HubThread as HubThread
@@ -64,12 +63,12 @@ def vectors() -> Iterator[tuple[bool, bytes, bytes]]:
 
 def choose(client: Endpoint, *keys: bytes) -> None:
     """Have a client choose something of its hub later than when it was made, such as ``senders/on``."""
-    run(client._core._choose(*keys))
+    client._core.choose(*keys)
 
 
 async def choose_soon(client: aio.Client, *keys: bytes) -> None:
     """As :func:`choose`, with asyncio."""
-    await client._core._choose(*keys)
+    client._core.choose(*keys)
 
 
 def open_descriptors() -> set[tuple[str, str]]:

@@ -28,8 +28,8 @@ VAGUE_PARTS = {"told": 22, "left": 140, "some": 44, "found": 306, "one": 309}
 """How often each is a name, or a part of one, anywhere, in locals and arguments too."""
 
 ACROSS_MODULES = {
-    "base", "brokers", "comparison", "events", "failing_jobs", "forks", "fuzz", "house", "howtos", "imports",
-    "kills", "lakes", "large", "monitors", "mutations", "namespaces", "night", "present_in_processes", "presumed",
+    "base", "brokers", "comparison", "events", "failing_jobs", "forks", "fuzz", "house", "howtos", "imports", "kills",
+    "lakes", "large", "monitors", "mutations", "namespaces", "night", "outages", "present_in_processes", "presumed",
     "promises", "queue_kills", "random_presences", "random_trees", "receive_buffer_safety", "refusals",
     "relayed_batches", "reload", "replay", "scheduler_world", "spark", "tenants", "tree_in_unrest", "verify", "words",
 }  # fmt: skip

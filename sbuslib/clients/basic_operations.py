@@ -21,12 +21,13 @@ from ..limits import check_count
 from ..wire import control
 from ..wire.columns import Columns
 from ..wire.packets import Key, Message, as_key
-from ..wire.presence import INTEREST_WATCH
+from .background_reader import BackgroundReader
 from .batch import Pair, encode_many, in_parts
 from .connection import ClientConnection
 from .fds.descriptor_client import DescriptorClient
 from .fds.descriptor_store import DescriptorStore
-from .hub_requests import PatternRequest, SyncScope
+from .hub_requests import HubQuestion, PatternRequest, SyncScope
+from .leadership import earliest, time_left
 from .recipes.mailbox import Mailbox
 from .watching import InterestWatch, Watch
 
@@ -39,6 +40,7 @@ class BasicOperations:
 
     def __init__(self, connection: ClientConnection, descriptor_folder: str | None = None) -> None:
         self.connection = connection  # its connection
+        self.reader = BackgroundReader(connection)  # for presences and watches
         self._descriptor_folder = descriptor_folder  # see DescriptorStore
         self._session = connection.session  # the connection's
         self._posted: list[Pair] = []  # to be sent together
@@ -69,12 +71,14 @@ class BasicOperations:
         :exc:`~sbuslib.errors.PayloadError`, :exc:`~sbuslib.errors.DisconnectedError`, :exc:`TimeoutError`,
         and :exc:`BlockingIOError` with ``MSG_DONTWAIT``.
         """
-        packet = self._session.encode(key, payload)
+        await self._send(self._session.encode(key, payload), flags)
+
+    async def _send(self, packet: bytes, flags: int = 0, until: float | None = None) -> None:
         self.connection.check_caller()
         try:
             self.connection.socket.send(packet, ONE_PACKET_FLAGS | flags)
         except OSError:  # there is no room now, or no connection
-            await self.connection.send([packet], flags)
+            await self.connection.send([packet], flags, until=until)
 
     async def publish_many(self, messages: Iterable[tuple[Key, bytes]] | Columns) -> int:
         """Publish pairs of key and payload in order, many at once; how many there were.
@@ -103,16 +107,18 @@ class BasicOperations:
 
     # -- subscribing --------------------------------------------------------------------------------
 
-    async def _subscribe(self, patterns: list[bytes], mailbox: Mailbox | None = None) -> None:
+    async def _subscribe(
+        self, patterns: list[bytes], mailbox: Mailbox | None = None, until: float | None = None
+    ) -> None:
         """Subscribe, with messages into the inbox or a mailbox."""
         client, session = self.connection, self._session
-        request = PatternRequest(patterns, session.separator, mailbox)
+        request, deadline = PatternRequest(patterns, session.separator, mailbox), client.limit(until)
         try:
-            await client.change(lambda: session.subscribe(request))
-            await self.sync()
+            await client.change(lambda: session.subscribe(request), deadline)
+            await self.confirm("local", deadline)
         except BaseException as error:
             if request in session.unconfirmed:  # nobody has what would take it back
-                client.note(lambda: session.unsubscribe(patterns))
+                client.change_now(lambda: session.unsubscribe(patterns))
                 raise
             if not isinstance(error, DisconnectedError):
                 raise
@@ -123,10 +129,10 @@ class BasicOperations:
             text = f"{client.address}: the hub refused the subscription: {request.refused}"
             raise RefusedError(text, request.refused)
 
-    async def unsubscribe(self, patterns: Iterable[bytes]) -> bool:
+    async def unsubscribe(self, patterns: Iterable[bytes], deadline: float | None) -> bool:
         """End one subscription to each pattern. Returns whether there is a hub, to which that was sent."""
         keys = [*patterns]
-        return await self.connection.change(lambda: self._session.unsubscribe(keys))
+        return await self.connection.change(lambda: self._session.unsubscribe(keys), deadline)
 
     # -- receiving ----------------------------------------------------------------------------------
 
@@ -191,63 +197,84 @@ class BasicOperations:
         """
         if scope not in ("local", "tree"):
             raise UsageError(f"a scope is 'local' or 'tree', not {scope!r}")
-        return await self._sync(scope, lasts=True)
+        return await self.confirm(scope, self.connection.limit())
 
-    async def _sync(self, scope: str, *, lasts: bool) -> SyncScope:
-        session, ask = self._session, self.connection.ask
-        if not session.can(control.SYNC):
-            await ask(lambda: session.ask(control.WHOAMI), lasts=lasts)
-            return SyncScope("local")
+    async def confirm(self, scope: str, deadline: float | None, *, lasts: bool = True) -> SyncScope:
+        """As :meth:`sync`, until the deadline. Unless the question ``lasts``, raises
+        :exc:`~sbuslib.errors.DisconnectedError` when this connection has ended."""
+        session, question = self._session, HubQuestion(b"")
         rest = b"" if scope == "local" else b"\0" + scope.encode()
-        return SyncScope.of(await ask(lambda: session.ask_by_token(control.SYNC, rest), lasts=lasts))
+
+        def ask() -> HubQuestion:
+            nonlocal question
+            has_sync = session.can(control.SYNC)  # else whatever it answers shows that it has acted on what came before
+            question = session.ask_by_token(control.SYNC, rest) if has_sync else session.ask(control.WHOAMI)
+            return question
+
+        answer = await self.connection.ask(ask, deadline, lasts=lasts)
+        return SyncScope.of(answer if question.key is None else b"local")
 
     async def whoami(self) -> bytes:
         """Ask the hub for this client's credential key."""
-        return await self.connection.ask(lambda: self._session.ask(control.WHOAMI))
+        client = self.connection
+        return await client.ask(lambda: self._session.ask(control.WHOAMI), client.limit())
 
-    async def is_wanted(self, key: Key, *, timeout: float | None = None) -> bool | None:
+    async def is_wanted(self, key: Key, *, timeout: float | None = None, until: float | None = None) -> bool | None:
         """As :meth:`.hub_view.AioHubView.is_wanted`."""
-        key, client = as_key(key), self.connection
+        key, client, session = as_key(key), self.connection, self._session
         client.check_caller()
-        self._session.check_publishable(key)
-        if self._session.can(control.WANTED):
-            with suppress(TimeoutError):
-                answer = await client.ask(lambda: self._session.ask_by_token(control.WANTED, b"\0" + key), timeout)
-                return {b"yes": True, b"no": False}.get(answer)
+        session.check_publishable(key)
+
+        def ask() -> HubQuestion:
+            can = session.can(control.WANTED)  # else whatever it answers is no answer to this
+            return session.ask_by_token(control.WANTED, b"\0" + key) if can else session.ask(control.WHOAMI)
+
+        deadline = client.limit(until) if timeout is None else earliest(client.deadline(timeout), until)
+        with suppress(TimeoutError):
+            return {b"yes": True, b"no": False}.get(await client.ask(ask, deadline))
         return None
 
     # -- what recipes are built on: ClientPort -----------------------------------------------------------
 
-    async def begin_watch(self, key: bytes) -> InterestWatch:
-        """Implements :class:`~sbuslib.clients.recipes.mailbox.ClientPort`. On a hub without watches the state stays
+    @property
+    def epoch(self) -> int:
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
+        return self.connection.epoch
+
+    def deadline(self, timeout: float | None) -> float | None:
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
+        return self.connection.deadline(timeout)
+
+    def remaining(self, until: float | None, most: float | None = None) -> float | None:
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
+        return earliest(time_left(until), most)
+
+    def limit(self, until: float | None = None) -> float | None:
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
+        return self.connection.limit(until)
+
+    def begin_watch(self, key: bytes) -> InterestWatch:
+        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says. On a hub without watches the state stays
         unknown.
         """
         watch = InterestWatch(key)
-        if self._session.can(INTEREST_WATCH):
-            await self.watch(watch)
+        self.watch(watch)
         return watch
 
-    async def end_watch(self, watch: InterestWatch) -> None:
-        """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
-        if watch in self._session.watching.interest:
-            with suppress(TimeoutError):
-                await self.unwatch(watch)
+    def watch(self, watch: Watch[Any]) -> None:
+        """Watch something from now on, also over the connections that follow."""
+        self.connection.change_now(lambda: self._session.watch(watch))
 
-    async def watch(self, watch: Watch[Any]) -> None:
-        """Watch something from now on, also over the connections that follow. Raises :exc:`TimeoutError`."""
-        await self.connection.change(lambda: self._session.watching.begin(watch))
-
-    async def unwatch(self, watch: Watch[Any]) -> None:
-        """Watch it no more. Raises :exc:`TimeoutError`."""
+    def end_watch(self, watch: Watch[Any]) -> None:
+        """Watch it no more."""
         if not watch.closed and not self.connection.is_closed:
-            with suppress(DisconnectedError):  # nothing more comes
-                await self.connection.change(lambda: self._session.watching.end(watch))
+            self.connection.change_now(lambda: self._session.unwatch(watch))
 
-    async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
+    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> None:
         """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
         client, posted = self.connection, self._posted
         if not client.runtime.SHARES_TURNS or not (together or posted):
-            await self.publish(key, payload)
+            await self._send(self._session.encode(key, payload), until=until)
             return
         client.check_caller()
         self._session.encode(key, payload)  # errors go to the caller, not to the task that sends
@@ -256,7 +283,7 @@ class BasicOperations:
             client.runtime.start(self._send_posted())  # which has its turn when this one waits
         elif not together or len(posted) >= MOST_POSTED:
             # Those of others are in it: they are sent even if this caller gives up meanwhile.
-            await client.runtime.join(client.runtime.start(self._send_posted()))
+            await client.runtime.join(client.runtime.start(self._send_posted()), self.remaining(until))
 
     def tell(self, key: bytes, payload: bytes) -> None:
         """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
@@ -275,13 +302,14 @@ class BasicOperations:
         """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
         return await self.connection.runtime.in_time(function, argument, until)
 
-    async def ask_for_senders(self) -> None:
-        """Ask the hub for messages with their senders, if it has them."""
+    def ask_for_senders(self) -> None:
+        """Have the hub send messages with their senders from now on, if it can."""
         if control.SENDERS_ON not in self._session.choices.values():
-            await self._choose(control.SENDERS_ON)
+            self.choose(control.SENDERS_ON)
 
-    async def _choose(self, *keys: bytes) -> None:
-        await self.connection.change(lambda: self._session.choose(*keys))
+    def choose(self, *keys: bytes) -> None:
+        """Choose by control messages, which come before what this client asks the hub for later."""
+        self.connection.change_now(lambda: self._session.choose(*keys))
 
     def check_function(self, function: Any, what: str) -> None:
         """Raise :exc:`~sbuslib.errors.UsageError` for what this client cannot call with each ``what``."""
@@ -290,28 +318,28 @@ class BasicOperations:
         if iscoroutinefunction(function) and not self.connection.runtime.AWAITS:
             raise UsageError(f"coroutine functions such as {function!r} are for sbuslib.aio.Client")
 
-    async def open_mailbox(self, mailbox: Mailbox) -> None:
+    async def open_mailbox(self, mailbox: Mailbox, *, until: float | None = None) -> None:
         """Subscribe for a mailbox. Raises as ``subscribe`` does."""
         try:
-            await self._subscribe(mailbox.patterns, mailbox)
+            await self._subscribe(mailbox.patterns, mailbox, until)
         except BaseException:
             self._shut(mailbox, is_over=False)
             raise
 
-    async def divert(self, mailbox: Mailbox) -> None:
+    async def divert(self, mailbox: Mailbox, deadline: float | None) -> None:
         """Take nothing more from a mailbox, whose patterns stay subscribed to until :meth:`close_mailbox`."""
         mailbox.closed = True
-        with suppress(DisconnectedError):
-            await self._sync("local", lasts=False)  # a waiter may be the reading caller; the sync answer wakes it
+        with suppress(DisconnectedError):  # a waiter may be the reading caller; the sync answer wakes it
+            await self.confirm("local", deadline, lasts=False)
 
-    async def close_mailbox(self, mailbox: Mailbox) -> None:
+    async def close_mailbox(self, mailbox: Mailbox, *, until: float | None = None) -> None:
         """Unsubscribe the patterns of a mailbox. Messages on their way to it do not come into the inbox."""
         mailbox.closed = True  # a waiter may be the reading caller; the sync answer wakes it
-        is_over = False
+        is_over, deadline = False, self.connection.limit(until)
         try:
             with suppress(DisconnectedError):
-                if await self.unsubscribe(mailbox.patterns):
-                    await self._sync("local", lasts=False)  # nothing is on its way where the hub has gone
+                if await self.unsubscribe(mailbox.patterns, deadline):
+                    await self.confirm("local", deadline, lasts=False)  # nothing is on its way where the hub has gone
             is_over = True
         finally:
             self._shut(mailbox, is_over=is_over)
@@ -329,11 +357,11 @@ class BasicOperations:
 
     async def remove_from(self, mailbox: Mailbox, patterns: list[bytes]) -> None:
         """Unsubscribe some patterns of a mailbox. Messages on their way still come there."""
-        session = self._session
+        session, deadline = self._session, self.connection.limit()
         try:
             with suppress(DisconnectedError):
-                if await self.unsubscribe(patterns):
-                    await self._sync("local", lasts=False)
+                if await self.unsubscribe(patterns, deadline):
+                    await self.confirm("local", deadline, lasts=False)
         finally:
             mailbox.remove(patterns, session.separator)
             session.forget_places()

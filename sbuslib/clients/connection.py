@@ -39,7 +39,7 @@ from ..wire import control
 from .batch import plain
 from .connection_states import NEXT, Change, State
 from .hub_requests import HubQuestion
-from .leadership import LeaderFollowers, time_left
+from .leadership import LeaderFollowers, earliest, time_left
 from .readiness import Readiness
 from .reconnect import CONNECT_PAUSE, CONNECT_PAUSE_MOST, MEMORY_PAUSE, Backoff, Reconnecting
 from .runtime import Runtime
@@ -47,6 +47,10 @@ from .session import Session
 from .writing import ClientWriter
 
 logger = logging.getLogger("sbuslib.clients")
+
+_NOBODY = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+"""The socket of a client that has no hub yet: it is closed."""
+_NOBODY.close()
 
 Event: TypeAlias = Literal["connected", "disconnected"]
 """Connection event seen during one read: connected again, or lost."""
@@ -85,7 +89,9 @@ class ClientConnection:
         self.session = session
         """Requests to the hub, and its answers."""
         self.limits = limits  # the bounds of this client
-        self.socket: socket.SocketType = None  # type: ignore[assignment]  # non-blocking; none before the first
+        self.socket: socket.SocketType = _NOBODY
+        """The socket on which messages are published, non-blocking: of a hub that has greeted this client."""
+        self._dialed: socket.SocketType | None = None  # that of the attempt under way, which a hub has not greeted yet
         self.begun: dict[object, Callable[[], Awaitable[None]]] = {}
         """Background work, and the functions that stop it."""
 
@@ -95,6 +101,7 @@ class ClientConnection:
         self._call_back = call_back
         self._on_notice = on_notice
         self._buffer: PlainReceiveBuffer | None = None  # made by the first receive
+        self._greeted_by: float | None = None  # when the attempt under way has failed
         self._reconnecting = Reconnecting(limits.reconnect_pause, limits.reconnect_pause_most)
         self._serving: Serving | None = None  # the hub, if it is one of this process
         self._readiness: Readiness | None = None  # what the application polls; None until it asks for that
@@ -144,9 +151,14 @@ class ClientConnection:
 
     def here(self) -> socket.SocketType:
         """The connection's socket. Raises :exc:`~sbuslib.errors.DisconnectedError` without one."""
-        if self.socket is None or self.socket.fileno() < 0:
+        sock = self._newest
+        if sock.fileno() < 0:
             raise self.disconnected()
-        return self.socket
+        return sock
+
+    @property
+    def _newest(self) -> socket.SocketType:
+        return self.socket if self._dialed is None else self._dialed
 
     def disconnected(self) -> DisconnectedError:
         """The error for a connection that ended."""
@@ -188,8 +200,7 @@ class ClientConnection:
     def abandon(self) -> None:
         """In the child of a fork: leave the connection, and the packets that came over it, to the parent."""
         self._is_copy = True
-        if self.socket is not None:
-            disconnect_copy(self.socket)
+        disconnect_copy(self._newest)
         self.session.abandon()
         self._owned.clear()
         self._make_locks()  # those of the parent may be held by threads that the child does not have
@@ -202,6 +213,10 @@ class ClientConnection:
         """
         seconds = check_seconds(timeout, "timeout")
         return None if seconds is None else monotonic() + seconds
+
+    def limit(self, until: float | None = None) -> float | None:
+        """Return when a verb that begins now has to be done: after :attr:`timeout`, and at ``until`` at the latest."""
+        return earliest(self.deadline(self.timeout), until)
 
     # -- connecting ---------------------------------------------------------------------------------
 
@@ -218,10 +233,13 @@ class ClientConnection:
                 self.leadership.start(alive)  # others that use the client already wait for the connection
                 while True:
                     try:
-                        await self._open_once(deadline)
+                        await self._attempt(deadline)
                         return
                     except OSError as error:
                         await self.runtime.sleep(self._pause(error, time_left(deadline)))
+        except BaseException:
+            self._release_socket()  # nobody goes on with the attempt
+            raise
         finally:
             self._end_lead(has_read=True)
 
@@ -238,29 +256,41 @@ class ClientConnection:
         pause = self._reconnecting.pause()
         return pause if left is None else min(pause, left)
 
-    async def _open_once(self, deadline: float | None) -> None:
+    async def _attempt(self, deadline: float | None) -> None:
+        """Connect and greet the hub, within :attr:`timeout`. A caller whose time is over leaves that to the next."""
+        if self._dialed is None:
+            await self._dial(deadline)
+        try:
+            await self._greet(earliest(deadline, self._greeted_by))
+        except TimeoutError as error:
+            hint = self._dialer.hint(self._newest)
+            if time_left(self._greeted_by) == 0:
+                self._release_socket()
+            raise TimeoutError(f"{error}{hint}") from None
+        except BaseException as error:
+            if isinstance(error, Exception) or self.session.knows_itself():  # else the caller was interrupted
+                self._release_socket()
+            raise
+
+    async def _dial(self, deadline: float | None) -> None:
+        """Connect, and note the first packets."""
         if self.state is State.DOWN:
             self._go(Change.DIALED)
+        self._greeted_by = self.deadline(self.timeout)
+
         try:
-            sock = await self._connect(deadline)
+            sock = await self._connect(earliest(deadline, self._greeted_by))
         except BaseException:
             self._go(Change.LOST)
             raise
+
         with self.writer.lock:
-            self.socket = sock
+            self._dialed = sock
             self.writer.unsaid.clear()
+            self.writer.unsaid += self.session.hello()
         if self._readiness is not None:
             self._readiness.watch(sock)
-
-        try:
-            await self._begin(deadline)
-        except TimeoutError as error:
-            hint = self._dialer.hint(self.socket)
-            self._release_socket()
-            raise TimeoutError(f"{error}{hint}") from None
-        except BaseException:
-            self._release_socket()
-            raise
+        self._serving = None if self.runtime.IN_GEVENT else serving(sock)
 
     async def _connect(self, deadline: float | None) -> socket.SocketType:
         """Connect; wait while the listen backlog of the hub is full."""
@@ -274,18 +304,18 @@ class ClientConnection:
                     raise TimeoutError(error.strerror) from None
                 await self.runtime.sleep(min(backoff.next(), left if left is not None else CONNECT_PAUSE_MOST))
 
-    async def _begin(self, deadline: float | None) -> None:
+    async def _greet(self, deadline: float | None) -> None:
         """Ask for our credentials and the hub's features, and restore what an earlier connection had."""
+        # 1. What the hub is. A caller that gives up here leaves the rest to the next.
         session, unsaid = self.session, self.writer.unsaid
-        self._serving = None if self.runtime.IN_GEVENT else serving(self.socket)
         if self._serving is not None:
             self._serving.check_here(self.address)
-        unsaid += session.hello()
         await self._say_all(deadline, leads=True)
         while not session.knows_itself():
             if await self._read(deadline):
                 raise self.disconnected()
 
+        # 2. What this client is. Said again, it changes nothing.
         if opening := session.opening():
             unsaid += opening
             await self._say_all(deadline, leads=True)
@@ -293,10 +323,12 @@ class ClientConnection:
         with self.leadership.lock:
             # Changes of other callers from here on are sent after this.
             unsaid += session.restore()
+            self.socket, self._dialed = self._newest, None
             self.epoch += 1
             self._go(Change.IN_USE)
             self._reconnecting.was_useful = False
-        await self._say_all(deadline, leads=True)
+        with suppress(TimeoutError):  # the next caller sends the rest
+            await self._say_all(deadline, leads=True)
 
     async def _wait_for(self, fd: int, events: int, deadline: float | None) -> bool:
         """Wait. Raises :exc:`~sbuslib.errors.StateError` in the thread that the hub needs to serve."""
@@ -311,27 +343,31 @@ class ClientConnection:
         With a descriptor of its own: if the socket is closed meanwhile, its number may be that of another one.
         """
         with self.leadership.lock:
-            if self.socket.fileno() < 0:
+            if (fd := self._newest.fileno()) < 0:
                 return True
-            fd = os.dup(self.socket.fileno())
+            fd = os.dup(fd)
         try:
             return await self._wait_for(fd, events, deadline)
         finally:
             os.close(fd)
 
     async def _connect_again(self, deadline: float | None) -> bool:
-        """With the lead: try once to reconnect, after a pause, which others end. Returns whether that succeeded."""
-        self._release_socket()
-        if pause := self._reconnecting.pause():
-            left = time_left(deadline)
-            if await self.leadership.rest(pause if left is None else min(pause, left)):
+        """With the lead: go on with the attempt under way, or try once, after a pause, which others end. Returns
+        whether that succeeded.
+        """
+        if self._dialed is None:
+            self._release_socket()
+            pause = self._reconnecting.pause()
+            if pause and await self.leadership.rest(earliest(pause, time_left(deadline)) or 0.0):
                 return False
 
         # Once: the caller may have a deadline, and another caller may want the leadership.
         self._check_open()
         try:
-            await self._open_once(self.deadline(self.timeout))
+            await self._attempt(deadline)
         except OSError as error:
+            if self._dialed is not None:
+                raise TimeoutError(f"{self.address}: the hub does not answer") from None
             self._reconnecting.failed(error)
             if not self._reconnect:  # it was only to have all but what the hub refused
                 self._go(Change.GIVEN_UP)
@@ -346,19 +382,19 @@ class ClientConnection:
         with self.leadership.lock:
             self._go(Change.LOST)  # from here on nobody says anything on it
         self.session.batches = False  # the hub of the next socket was not asked for batches yet
-        if self.socket is not None:
-            if (fd := self.socket.fileno()) >= 0:
-                self.runtime.let_go(fd)
-            self._shut_down()
-            with self.leadership.lock:
-                if self._readiness is not None:
-                    self._readiness.leave(self.socket)
-                self.socket.close()
+        sock = self._newest
+        if (fd := sock.fileno()) >= 0:
+            self.runtime.let_go(fd)
+        self._shut_down()
+        with self.leadership.lock:
+            if self._readiness is not None:
+                self._readiness.leave(sock)
+            sock.close()
+            self._dialed = None
 
     def _shut_down(self) -> None:
-        if self.socket is not None:
-            with suppress(OSError):
-                self.socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._newest.shutdown(socket.SHUT_RDWR)
         self.runtime.interrupt()
 
     # -- reading ------------------------------------------------------------------------------------
@@ -368,12 +404,10 @@ class ClientConnection:
 
         Raises :exc:`~sbuslib.errors.PeerError` for what no hub sends, and :exc:`OSError`.
         """
-        if self.socket is None:
-            return True
         if (buffer := self._buffer) is None:
             buffer = self._buffer = make_receive_buffer(self.limits.batch)
         try:
-            lengths = buffer.receive(self.socket)
+            lengths = buffer.receive(self._newest)
         except OSError as error:
             if error.errno not in BROKEN:
                 raise
@@ -431,7 +465,7 @@ class ClientConnection:
                 if isinstance(answer, Awaitable):
                     await answer
             if self._reconnect and self.state is State.UP and self.session.has_to_renew:
-                await self.change(self.session.renew)
+                self.change_now(self.session.renew)
             self._hand_out_notices()
             if ready():
                 return
@@ -449,10 +483,7 @@ class ClientConnection:
         try:
             if self.state is not State.UP and self.may_reconnect:
                 return "connected" if await self._connect_again(deadline) else None
-            if self.writer.unsaid:  # by callers that gave up
-                with suppress(OSError):
-                    self.writer.say_some(self.here)
-            if not await self._read(deadline):
+            if not await self._read_beside_sending(deadline):
                 return None
             was_up = self.state is State.UP
             self._lose()
@@ -463,6 +494,18 @@ class ClientConnection:
             self._lose()
             self._shut_down()
             raise
+
+    async def _read_beside_sending(self, deadline: float | None) -> bool:
+        """As :meth:`_read`; meanwhile send the packets of callers that gave up, as the kernel has room for them."""
+        while self.writer.unsaid:
+            with suppress(OSError):
+                self.writer.say_some(self.here)
+            if self.writer.unsaid:
+                with suppress(TimeoutError):
+                    return await self._read(earliest(deadline, self.deadline(MEMORY_PAUSE)))
+                if time_left(deadline) == 0:
+                    break
+        return await self._read(deadline)
 
     def _end_lead(self, *, has_read: bool) -> None:
         """A caller waits no more. If the client was closed while it had the lead, it closes the socket."""
@@ -497,7 +540,7 @@ class ClientConnection:
                 return
         raise TimeoutError(f"{self.address}: the hub takes no more for now")
 
-    async def _broken(self, error: OSError, epoch: int, flags: int) -> None:
+    async def _broken(self, error: OSError, epoch: int, flags: int, deadline: float | None) -> None:
         """A send failed: return once there is a new connection, or raise. With ``MSG_DONTWAIT``, try once at most."""
         if error.errno not in BROKEN and not isinstance(error, DisconnectedError):
             raise error
@@ -510,7 +553,7 @@ class ClientConnection:
         try:
             await self.until(
                 lambda: self.state is State.UP and self.epoch > epoch,
-                self.deadline(0 if is_quick else self.timeout),
+                self.deadline(0) if is_quick else deadline,
                 f"{self.address}: the hub is away",
             )
         except TimeoutError as away:
@@ -536,13 +579,14 @@ class ClientConnection:
             if self.writer.unsaid:
                 await self._wait_for_room(failure, deadline)
 
-    async def send(self, packets: list[bytes], flags: int = 0) -> None:
+    async def send(self, packets: list[bytes], flags: int = 0, *, until: float | None = None) -> None:
         """Send packets, over reconnections. To a hub that takes no batches, their messages go one by one.
 
-        ``flags`` are those of send(2): with ``MSG_DONTWAIT``, raises :exc:`BlockingIOError` in place of waiting.
+        Each packet has :attr:`timeout` for itself, and all have until ``until``. ``flags`` are those of send(2): with
+        ``MSG_DONTWAIT``, raises :exc:`BlockingIOError` in place of waiting.
         """
         self.check_caller()
-        deadline, is_plain = self.deadline(self.timeout), False
+        deadline, is_plain = self.limit(until), False
         while packets:
             failure: OSError | None = None
             epoch, sock = self.epoch, self.socket
@@ -552,14 +596,13 @@ class ClientConnection:
                 sent = self.writer.send(sock, packets, ONE_PACKET_FLAGS | flags)
             except OSError as error:
                 if error.errno not in NO_MEMORY:
-                    await self._broken(error, epoch, flags)
-                    deadline = self.deadline(self.timeout)
+                    await self._broken(error, epoch, flags, deadline)
                     continue
                 failure, sent = error, 0
 
             if sent:
                 packets = packets[sent:]
-                deadline = self.deadline(self.timeout)  # which each packet has for itself
+                deadline = self.limit(until)
             if packets:
                 if flags & socket.MSG_DONTWAIT:
                     raise BlockingIOError(errno.EAGAIN, "the hub takes no more for now")
@@ -575,7 +618,7 @@ class ClientConnection:
                 self.writer.note(packets)
             return is_up
 
-    async def change(self, change: Callable[[], list[bytes]]) -> bool:
+    async def change(self, change: Callable[[], list[bytes]], deadline: float | None) -> bool:
         """Change the session at once, and send that to the hub. Returns whether there is one. Raises
         :exc:`TimeoutError`.
 
@@ -584,10 +627,20 @@ class ClientConnection:
         self.check_caller()
         is_there = self.note(change)
         if is_there:
-            await self._send_waiting(self.deadline(self.timeout))
+            await self._send_waiting(deadline)
         elif not self.may_reconnect:
             raise self.disconnected()
         return is_there
+
+    def change_now(self, change: Callable[[], list[bytes]]) -> None:
+        """Change the session at once, and send the hub as much as takes no time; the next caller sends the rest.
+
+        For callers who have nobody to report to: what they began has failed, or has ended.
+        """
+        self.check_caller()
+        if self.note(change):
+            with suppress(OSError):
+                self.writer.say_some(self.here)
 
     async def _send_waiting(self, deadline: float | None) -> None:
         """As :meth:`_say_all`. If the connection breaks meanwhile, the next one restores the session's state."""
@@ -597,14 +650,28 @@ class ClientConnection:
             if not self.may_reconnect:
                 raise
 
-    async def ask(self, ask: Callable[[], HubQuestion], timeout: float | None = None, *, lasts: bool = True) -> bytes:
-        """Ask the hub, and wait for the answer, without ``timeout`` as long as for any. Asks again on a new connection.
+    async def reach(self, deadline: float | None) -> None:
+        """Wait until there is a hub, so that it is known what it can do. Raises as :meth:`ask`."""
+        self.check_caller()
+        while not self.is_up:
+            await self.until(lambda: self.is_up, deadline, f"{self.address}: the hub is away")
 
-        Raises :exc:`TimeoutError`. Unless the question ``lasts`` beyond the connection, raises
+    def require(self, feature: bytes, lack: str) -> None:
+        """Raise :exc:`~sbuslib.errors.StateError`, saying the ``lack``, if the hub has not an extension.
+
+        To be called where it is known what the hub can do: by an ``ask`` of :meth:`ask`, or after :meth:`reach`.
+        """
+        if not self.session.can(feature):
+            raise StateError(f"{self.address}: {lack}")
+
+    async def ask(self, ask: Callable[[], HubQuestion], deadline: float | None, *, lasts: bool = True) -> bytes:
+        """Ask the hub, and wait for the answer. Asks again on a new connection.
+
+        ``ask`` is called on each connection, once it is known what its hub can do, and may raise an error. Raises
+        :exc:`TimeoutError`. Unless the question ``lasts`` beyond the connection, raises
         :exc:`~sbuslib.errors.DisconnectedError` when that has ended.
         """
         self.check_caller()
-        deadline = self.deadline(self.timeout if timeout is None else timeout)
         question, epoch = HubQuestion(b""), 0
 
         def is_over() -> bool:
@@ -612,14 +679,14 @@ class ClientConnection:
 
         while question.answer is None:
             with self.leadership.lock:
-                if is_up := self.state is State.UP:
+                if is_up := self.is_up:
                     epoch, question = self.epoch, ask()
                     self.session.expect(question)
                     self.writer.unsaid.append(question.packet)
             if not is_up:
                 if not lasts:
                     raise self.disconnected()
-                await self.until(lambda: self.state is State.UP, deadline, f"{self.address}: the hub is away")
+                await self.reach(deadline)
                 continue
             try:
                 await self._send_waiting(deadline)
@@ -665,8 +732,8 @@ class ClientConnection:
         if self._readiness is None:
             with self.leadership.lock:
                 readiness = Readiness()
-                if self.socket is not None and self.socket.fileno() >= 0:
-                    readiness.watch(self.socket)
+                if self._newest.fileno() >= 0:
+                    readiness.watch(self._newest)
                 self._readiness = readiness
         self._show_unread()
         return self._readiness.fileno()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any, Final
@@ -96,7 +97,7 @@ class AioFrameExchange(_Exchange):
         Raises as ``subscribe`` of the client.
         """
         check_count(most, "most")
-        await self._operations.ask_for_senders()
+        self._operations.ask_for_senders()
         frames = AioFrames(self._operations, mailbox_of(patterns), most)
         await frames.open()
         return frames
@@ -127,7 +128,7 @@ class AioDescriptorExchange(_Exchange):
         Raises as ``subscribe`` of the client.
         """
         trusted = check_users(users, "users") | {os.geteuid()}
-        await self._operations.ask_for_senders()
+        self._operations.ask_for_senders()
         descriptors = AioDescriptors(self._operations, mailbox_of(patterns), trusted)
         await descriptors.open()
         return descriptors
@@ -165,7 +166,8 @@ class AioFileExchange(_Exchange):
             offer = encode_offer(descriptor_store.named(Offer("file", os.fstat(fd).st_size, called), token))
             while not transfer.is_over(now := monotonic()):
                 if now - offered >= PAUSE:  # for those who have come since
-                    await self._operations.publish(key, offer)
+                    with suppress(TimeoutError):  # the hub is away: receivers that have come go on
+                        await self._operations.post(key, offer, together=False, until=now + PAUSE)
                     offered = now
                 if await self._operations.connection.runtime.wait_readable(changes, PAUSE):
                     os.eventfd_read(changes)
@@ -192,7 +194,7 @@ class AioFileExchange(_Exchange):
         """
         check_count(most, "most")
         timeout = check_seconds(timeout, "timeout")
-        await self._operations.ask_for_senders()
+        self._operations.ask_for_senders()
         files = AioFiles(self._operations, mailbox_of(patterns), folder, most, timeout)
         await files.open()
         return files

@@ -128,9 +128,9 @@ class Subscribed(_Background, Generic[T]):
         self._has_queue = False  # whether messages go into the mailbox
         self._is_taken_back = False
 
-    async def open(self) -> None:
+    async def open(self, until: float | None = None) -> None:
         """Subscribe, with messages into the queue. Raises as ``subscribe`` does."""
-        await self._operations.open_mailbox(self._mailbox)
+        await self._operations.open_mailbox(self._mailbox, until=until)
         self._has_queue = True
 
     @property
@@ -183,7 +183,7 @@ class Subscribed(_Background, Generic[T]):
             return
         self._mailbox.closed = True
         if not self._operations.connection.is_closed:
-            await self._operations.unsubscribe(self._mailbox.patterns)
+            await self._operations.unsubscribe(self._mailbox.patterns, self._operations.limit())
 
     async def _stop(self) -> None:
         await self.unsubscribe()
@@ -305,11 +305,13 @@ class AioService(_Background):
         """Take nothing more, finish, and only then unsubscribe: else a caller that waits for an answer would get an
         error that nobody serves the key."""
         if not self._mailbox.closed:
+            deadline = self._operations.limit()
             try:
-                await self._operations.divert(self._mailbox)
+                await self._operations.divert(self._mailbox, deadline)
                 await self._join()
+                deadline = self._operations.limit()  # to finish takes as long as it takes
             finally:  # also where the caller gives up, or the hub is slow
-                await self._operations.close_mailbox(self._mailbox)
+                await self._operations.close_mailbox(self._mailbox, until=deadline)
         await self._join()
 
     async def stop(self) -> None:

@@ -22,6 +22,7 @@ from ..wire.packets import Key, as_key
 from ..wire.text import printable
 from .basic_operations import BasicOperations
 from .handles import starting
+from .hub_requests import HubQuestion
 from .present import AioInterest, watch_interest
 from .session import Session
 
@@ -142,12 +143,13 @@ class AioHubView(Offers):
             is_key = parts[-1] in (b"", b"parent") or Namespace(self.session.separator).chain(parts[-1])
             if not (is_key or (isinstance(party, int) and 0 <= party < 2**32)):
                 raise KeyFormatError(f"{printable(parts[-1][:80])} is neither the id of a user nor a credential key")
-        self._operations.connection.check_caller()
-        if not self.session.can(control.WHY):
-            raise StateError(f"{self._address}: this hub cannot tell what becomes of a message: it is an older one")
-        rest = b"\0" + b"\0".join(parts)
-        answer = await self._operations.connection.ask(lambda: self.session.ask_by_token(control.WHY, rest))
-        return decode_explanation(answer, self._address)
+        connection, rest = self._operations.connection, b"\0" + b"\0".join(parts)
+
+        def ask() -> HubQuestion:
+            connection.require(control.WHY, "this hub cannot tell what becomes of a message: it is an older one")
+            return self.session.ask_by_token(control.WHY, rest)
+
+        return decode_explanation(await connection.ask(ask, connection.limit()), self._address)
 
     async def reload(self) -> str:
         """Have it read its configuration file again, and wait until it has applied it. Returns its report.
@@ -167,7 +169,10 @@ class AioHubView(Offers):
         return self._operations.connection.address
 
     async def _ask(self, key: bytes, what: str, payload: bytes = b"") -> bytes:
-        self._operations.connection.check_caller()
-        if not self.session.can(key):
-            raise StateError(f"{self._address}: this hub cannot {what}")
-        return await self._operations.connection.ask(lambda: self.session.ask(key, payload))
+        connection = self._operations.connection
+
+        def ask() -> HubQuestion:
+            connection.require(key, f"this hub cannot {what}")
+            return self.session.ask(key, payload)
+
+        return await connection.ask(ask, connection.limit())

@@ -26,7 +26,7 @@ from .recipes.queue import (
     status,
     submit,
 )
-from .recipes.request import Requester
+from .recipes.request import FindRequester
 from .recipes.work import DONE, FAILED, REJECTED, Work
 
 
@@ -196,12 +196,16 @@ class AioJobQueue:
     Raises :exc:`~sbuslib.errors.UsageError` for anything but a name.
     """
 
-    def __init__(self, operations: BasicOperations, name: Key, ask: Callable[[], Requester]) -> None:
+    def __init__(self, operations: BasicOperations, name: Key, find: FindRequester) -> None:
         self._operations = operations
         self._name = as_key(name, "name")  # one segment of a key
-        self._separator = operations.connection.session.separator  # of keys, on this hub
         check_name(self._name, self._separator)
-        self._ask = ask  # the questions of this client
+        self._find = find  # the requests of this client
+
+    @property
+    def _separator(self) -> bytes:
+        """The byte between the segments of a key, on the hub of the moment."""
+        return self._operations.connection.session.separator
 
     async def submit(
         self,
@@ -221,7 +225,7 @@ class AioJobQueue:
         """
         pairs = [check_pair((key, payload))]
         await submit(
-            self._operations, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority, id
+            self._operations, self._find, self._name, pairs, self._separator, timeout, delay, expires, priority, id
         )
 
     async def submit_many(
@@ -247,7 +251,7 @@ class AioJobQueue:
         for part in in_parts(jobs, SUBMITTED):
             pairs = map(check_pair, part)
             await submit(
-                self._operations, self._ask(), self._name, pairs, self._separator, timeout, delay, expires, priority
+                self._operations, self._find, self._name, pairs, self._separator, timeout, delay, expires, priority
             )
 
     async def status(self, *, timeout: float | None = 10.0) -> QueueState:
@@ -255,14 +259,14 @@ class AioJobQueue:
 
         Raises as :meth:`purge`.
         """
-        return await status(self._operations, self._ask(), self._name, self._separator, timeout)
+        return await status(self._operations, self._find, self._name, self._separator, timeout)
 
     async def peek(self, *, timeout: float | None = 10.0) -> list[Job]:
         """The oldest jobs, waiting or held, which stay where they are: up to 1,024, and up to 256 KiB or one.
 
         Raises as :meth:`purge`.
         """
-        return await peek(self._operations, self._ask(), self._name, self._separator, timeout)
+        return await peek(self._operations, self._find, self._name, self._separator, timeout)
 
     async def purge(self, *, number: int | None = None, timeout: float | None = 10.0) -> int:
         """Have all jobs forgotten that no worker holds, or one of them, by its ``number``; how many there were.
@@ -270,7 +274,7 @@ class AioJobQueue:
         Raises :exc:`~sbuslib.errors.NoServerError`, :exc:`TimeoutError`, and :exc:`~sbuslib.errors.ReplyError` unless
         the service trusts this user.
         """
-        return await purge(self._operations, self._ask(), self._name, self._separator, timeout, number)
+        return await purge(self._operations, self._find, self._name, self._separator, timeout, number)
 
     def _make_work(self, prefetch: int, trusted: Iterable[int]) -> Work:
         own, tag = self._operations.connection.session.credentials, os.urandom(8).hex().encode()
@@ -305,7 +309,7 @@ class AioJobQueue:
         operations.check_function(function, "job")
         check_count(at_once, "at_once")
         work = self._make_work(prefetch, trusted)
-        await operations.ask_for_senders()
+        operations.ask_for_senders()
         worker = AioService(operations, work.mailbox, lambda: work.parts(function, at_once))
         await worker.start()
         return worker
@@ -318,7 +322,7 @@ class AioJobQueue:
         jobs, or end them elsewhere; else :meth:`work` is simpler. Parameters and errors are those of :meth:`work`.
         """
         work = self._make_work(prefetch, trusted)
-        await self._operations.ask_for_senders()
+        self._operations.ask_for_senders()
         worker = AioWorker(self._operations, work)
         await worker.start()
         return worker

@@ -25,6 +25,11 @@ def time_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - monotonic())
 
 
+def earliest(*deadlines: float | None) -> float | None:
+    """The first of some times of ``time.monotonic``, of which ``None`` never comes."""
+    return min((each for each in deadlines if each is not None), default=None)
+
+
 class Waiter(Protocol):
     """Wait of one caller, used once: another caller wakes it."""
 

@@ -20,7 +20,7 @@ from .job_queue import AioJobQueue
 from .present import AioPresence, AioPresent, be_present, watch_presences
 from .recipes.last import fetch, subscribe
 from .recipes.mailbox import GuardedMailbox, Mailbox
-from .recipes.request import Reply, Request, Requester, request, request_many
+from .recipes.request import FindRequester, Reply, Request, Requester, request, request_many
 from .recipes.server import Server
 
 Handler: TypeAlias = Callable[[Message], object]
@@ -63,29 +63,30 @@ class Operations(BasicOperations):
         """
         if on_message is not None:
             self.check_function(on_message, "message")
-        mailbox = mailbox_of(patterns)
+        mailbox, deadline = mailbox_of(patterns), self.limit()
         if users is not None:
             if last:
                 raise UsageError("last values have no senders: users= cannot tell whose they are")
-            mailbox = await self._guard(mailbox, frozenset(resolve_users("users", users)))
+            mailbox = await self._guard(mailbox, frozenset(resolve_users("users", users)), deadline)
         subscription = AioSubscription(self, mailbox)
         if last:
-            await subscribe(self, mailbox, self._ask_for_last, self._session.separator, lambda: self.connection.epoch)
+            await self.connection.reach(deadline)
+            await subscribe(self, mailbox, self._ask_for_last, self._session.separator, deadline)
         elif on_message is not None or users is not None:
-            await subscription.open()
+            await subscription.open(deadline)
         else:
             self._session.named.add(mailbox)  # its patterns are kept true from here on
-            await self._subscribe(mailbox.patterns)
+            await self._subscribe(mailbox.patterns, until=deadline)
             return subscription
         subscription.start(on_message)
         return subscription
 
-    async def _guard(self, mailbox: Mailbox, users: frozenset[int]) -> Mailbox:
+    async def _guard(self, mailbox: Mailbox, users: frozenset[int], deadline: float | None) -> Mailbox:
         """Make a mailbox of these patterns for the messages of these users, of our own and of root."""
-        await self.ask_for_senders()
+        self.ask_for_senders()
         client, session = self.connection, self._session
-        if not session.can(control.SENDERS_ON):
-            raise StateError(f"{client.address}: this hub names no senders, so messages of users= cannot be told apart")
+        await client.reach(deadline)
+        client.require(control.SENDERS_ON, "this hub names no senders, so messages of users= cannot be told apart")
 
         def admits(message: Message) -> bool:
             sender = message.sender  # None: from a later hub, which names no senders
@@ -105,7 +106,7 @@ class Operations(BasicOperations):
         :exc:`~sbuslib.errors.NoServerError` when nobody serves the key, :exc:`TimeoutError` without a reply in time,
         :exc:`~sbuslib.errors.ReplyError` with the server's reason when it failed, and as ``publish``.
         """
-        return await request(self, self._requester(secret), as_key(key), payload, timeout)
+        return await request(self, self._finder(secret), as_key(key), payload, timeout)
 
     async def request_many(
         self, key: Key, payload: bytes = b"", *, wait: float = 1.0, most: int | None = None, secret: bool = True
@@ -115,25 +116,30 @@ class Operations(BasicOperations):
 
         The ``payload`` of a reply raises :exc:`~sbuslib.errors.ReplyError` if its server failed.
         """
-        return await request_many(self, self._requester(secret), as_key(key), payload, wait, most)
+        return await request_many(self, self._finder(secret), as_key(key), payload, wait, most)
 
-    def _requester(self, secret: bool) -> Requester:
+    def _finder(self, secret: bool) -> FindRequester:
+        return lambda until: self._requester(secret, until)
+
+    async def _requester(self, secret: bool, until: float | None) -> Requester:
         """Return the requests of this client whose replies come under a secret key, or under one that others could
         read.
 
         Raises :exc:`~sbuslib.errors.StateError` where a hub has no secret keys.
         """
-        if (requester := self._requesters.get(secret)) is None:
-            self.connection.check_caller()
-            session = self._session
-            if secret and session.features is None:
+        session = self._session
+        if secret and session.features is None:
+            await self.connection.reach(self.limit(until))
+            if session.features is None:
                 raise StateError(
                     f"{self.connection.address}: this daemon lets nobody subscribe to secret keys, so others could "
                     "read the answers: say secret=False where that is no matter"
                 )
+        if (requester := self._requesters.get(secret)) is None:
+            self.connection.check_caller()
             who = session.credentials if secret else Namespace(session.separator).anybody
             reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
-            requester = self._requesters.setdefault(secret, Requester(reply_to, monotonic, Lock))
+            requester = self._requesters.setdefault(secret, Requester(reply_to, Lock))
         return requester
 
     @starting
@@ -169,13 +175,16 @@ class Operations(BasicOperations):
         :exc:`~sbuslib.errors.PeerError` and :exc:`TimeoutError`.
         """
         keys = [as_key(pattern, "pattern") for pattern in patterns]
-        kept = await fetch(self._ask_for_last, keys, self._session.separator)
+        until = self.limit()
+        await self.connection.reach(until)
+        kept = await fetch(self._ask_for_last, keys, self._session.separator, until)
         return [Message(key, payload) for key, payload in kept.items()]
 
-    async def _ask_for_last(self, key: bytes, payload: bytes) -> bytes:
+    async def _ask_for_last(self, key: bytes, payload: bytes, until: float | None) -> bytes:
         """Send a request to a service of last values. Where a hub has no secret keys, its reply is not secret."""
-        requester = self._requester(self._session.features is not None)
-        return await request(self, requester, key, payload, self.connection.timeout)
+        await self.connection.reach(until)
+        find = self._finder(self._session.features is not None)
+        return await request(self, find, key, payload, self.remaining(until))
 
     # -- presence -----------------------------------------------------------------------------------
 
@@ -200,7 +209,7 @@ class Operations(BasicOperations):
 
     def queue(self, name: Key) -> AioJobQueue:
         """Return the shared queue of this name, which ``sbus queue`` keeps: ``submit`` jobs, or ``work`` on them."""
-        return AioJobQueue(self, name, lambda: self._requester(secret=True))
+        return AioJobQueue(self, name, self._finder(secret=True))
 
     # -- the end ------------------------------------------------------------------------------------
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from ..errors import DisconnectedError, RefusedError, StateError, UsageError
 from ..wire.packets import Key, as_key
 from ..wire.presence import INFO_BYTES, INTEREST_WATCH, PRESENCE_ON
 from .basic_operations import BasicOperations
+from .hub_requests import HubQuestion
 from .watching import InterestWatch, PresenceEvent, PresenceWatch, Present, Watch
 
 T = TypeVar("T")
+
+_NO_PRESENCE: Final = "this hub does not know who is present"
 
 
 class AioPresence:
@@ -34,30 +37,40 @@ class AioPresence:
     async def begin(self) -> None:
         """Be present, in force when this returns. Raises :exc:`~sbuslib.errors.RefusedError`."""
         connection, session = self._operations.connection, self._operations.connection.session
-        _check(self._operations, PRESENCE_ON, "know who is present")
+        connection.check_caller()
         if self.key in session.watching.present:
             raise StateError(f"{connection.address}: this client is present under {self.key!r} already")
 
         # Known to the session first: a new connection announces it again.
         rest = b"\0%b\0%b" % (self.key, self.info)
         session.watching.appear(self.key, self.info)
+
+        def ask() -> HubQuestion:
+            connection.require(PRESENCE_ON, _NO_PRESENCE)
+            return session.ask_by_token(PRESENCE_ON, rest)
+
+        connection.stay()
         try:
-            refused = await connection.ask(lambda: session.ask_by_token(PRESENCE_ON, rest))
+            refused = await connection.ask(ask, connection.limit())
         except BaseException:
-            await self.leave()
+            self._leave()
             raise
 
         if refused:
             session.watching.present.pop(self.key, None)
             reason = refused.decode("ascii", "replace")
             raise RefusedError(f"{connection.address}: the hub refused the presence: {reason}", reason)
+        self._operations.reader.begin(self, self.leave)
 
     async def leave(self) -> None:
         """End the presence: others get the reason ``closed``."""
+        self._leave()
+
+    def _leave(self) -> None:
         connection = self._operations.connection
         if not connection.is_closed:
-            with suppress(DisconnectedError):  # with its connection it has gone
-                await connection.change(lambda: connection.session.watching.leave(self.key))
+            connection.change_now(lambda: connection.session.watching.leave(self.key))
+        self._operations.reader.end(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,20 +86,22 @@ class AioWatch(Generic[T]):
         self._operations = operations
         self._watch = watch
 
-    async def open(self) -> None:
-        """Watch, and wait until the hub has sent the present state. Raises :exc:`TimeoutError`."""
-        connection = self._operations.connection
+    async def open(self, feature: bytes, lack: str) -> None:
+        """Watch, and wait until the hub has sent the present state. Raises :exc:`TimeoutError`, and
+        :exc:`~sbuslib.errors.StateError`, saying the ``lack``, for a hub without the ``feature``.
+        """
+        connection, watch = self._operations.connection, self._watch
+        deadline, late = connection.limit(), f"{connection.address}: the hub did not answer in time"
         connection.stay()
+        await connection.reach(deadline)
         try:
-            await self._operations.watch(self._watch)
-            await connection.until(
-                lambda: self._watch.is_known,
-                connection.deadline(connection.timeout),
-                f"{connection.address}: the hub did not answer in time",
-            )
+            self._operations.watch(watch)
+            await connection.until(lambda: watch.is_known or not connection.session.can(feature), deadline, late)
+            connection.require(feature, lack)
         except BaseException:
-            await self.close()
+            self._end()
             raise
+        self._operations.reader.begin(self, self.close)
 
     @property
     def pattern(self) -> bytes:
@@ -129,7 +144,11 @@ class AioWatch(Generic[T]):
 
     async def close(self) -> None:
         """End the watch."""
-        await self._operations.unwatch(self._watch)
+        self._end()
+
+    def _end(self) -> None:
+        self._operations.end_watch(self._watch)
+        self._operations.reader.end(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,10 +197,9 @@ async def be_present(operations: BasicOperations, key: Key, info: bytes) -> AioP
 
 async def watch_presences(operations: BasicOperations, pattern: Key) -> AioPresent:
     """Watch presences, as ``present`` of a client."""
-    _check(operations, PRESENCE_ON, "know who is present")
     watch = PresenceWatch(as_key(pattern, "pattern"))
     present = AioPresent(operations, watch)
-    await present.open()
+    await present.open(PRESENCE_ON, _NO_PRESENCE)
     if watch.refused:
         await present.close()
         raise RefusedError(f"{operations.connection.address}: the hub refused this: {watch.refused}", watch.refused)
@@ -190,14 +208,6 @@ async def watch_presences(operations: BasicOperations, pattern: Key) -> AioPrese
 
 async def watch_interest(operations: BasicOperations, pattern: Key) -> AioInterest:
     """Watch interest, as ``hub.watch_interest`` of a client."""
-    _check(operations, INTEREST_WATCH, "say when a key is wanted")
     interest = AioInterest(operations, InterestWatch(as_key(pattern, "pattern")))
-    await interest.open()
+    await interest.open(INTEREST_WATCH, "this hub does not say when a key is wanted")
     return interest
-
-
-def _check(operations: BasicOperations, feature: bytes, what: str) -> None:
-    """Raise :exc:`~sbuslib.errors.StateError` for a hub that cannot do something."""
-    operations.connection.check_caller()
-    if not operations.connection.session.can(feature):
-        raise StateError(f"{operations.connection.address}: this hub does not {what}")

@@ -92,5 +92,5 @@ class Runtime(ABC):
         """Run a coroutine in the background: in a greenlet, a thread or a task, which this returns."""
 
     @abstractmethod
-    async def join(self, running: Any) -> None:
-        """Wait for what :meth:`start` has started, unless that is the caller."""
+    async def join(self, running: Any, timeout: float | None = None) -> None:
+        """Wait for what :meth:`start` has started, unless that is the caller; not for more than ``timeout`` seconds."""

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 from ..errors import DisconnectedError, KeyFormatError, PacketError, PeerError
@@ -43,7 +43,7 @@ from ..wire.text import printable
 from .hub_requests import HubQuestion, PatternRequest
 from .mailboxes import Mailboxes
 from .recipes.mailbox import Mailbox
-from .watching import Watching
+from .watching import Watch, Watching
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -80,7 +80,9 @@ class Session:
         self.credentials = b""
         """The credential key that the last whoami answered."""
         self.features: control.Features | None = None
-        """The hub's features; ``None`` for one that did not answer, for example the C daemon."""
+        """The hub's features; ``None`` for one that did not answer, for example the C daemon. Those of the last hub
+        count until the hub of a new connection has said otherwise: see :meth:`knows_itself`."""
+        self._has_said_features = False  # the hub of this connection
         self.lost: Counter[str] = Counter()
         """Messages for this client that the hub lost, by cause: as far as it was asked to report them.
 
@@ -127,13 +129,12 @@ class Session:
 
         A hub that knows no features does not answer that question. So whoami is asked second, which every hub answers.
         """
-        self.features = None
+        self._has_said_features = False
         self.kicked = None
-        self.refused = False
         self.batches = False
+        self.headers.clear()  # the reserved keys depend on the hub
         self._asked.clear()
         self._by_token.clear()
-        self.headers.clear()  # the reserved keys depend on the hub
         if self.mailboxes is not None:
             self.mailboxes.nothing_is_on_its_way()
         self._own = self.ask(control.WHOAMI)
@@ -157,11 +158,11 @@ class Session:
 
         Choices come first: a client that asked for senders receives no message without its sender.
         """
+        self.refused = False
         self._move_secrets()
         packets = [encode_control(key) for key in self.choices.values() if self.has_chosen(key)]
         packets += [encode_subscribe(pattern) for pattern in self.held.elements()]
-        packets += self.watching.restore() if self.can(PRESENCE_ON) else []
-        return packets
+        return packets + (self.watching.restore() if self.can(PRESENCE_ON) else self.watching.forget())
 
     @property
     def has_to_renew(self) -> bool:
@@ -308,15 +309,29 @@ class Session:
         self.forget_places()
         return packets
 
+    def watch(self, watch: Watch[Any]) -> list[bytes]:
+        """Watch something from now on; return the packets to send: none to a hub that knows no watches."""
+        packets = self.watching.begin(watch)
+        return packets if self.can(PRESENCE_ON) else []
+
+    def unwatch(self, watch: Watch[Any]) -> list[bytes]:
+        """Watch it no more; return the packets to send."""
+        packets = self.watching.end(watch)
+        return packets if self.can(PRESENCE_ON) else []
+
     # -- mailboxes ----------------------------------------------------------------------------------
 
     def open(self, mailbox: Mailbox) -> None:
         """Have messages that match go into a mailbox from now on."""
-        if self.mailboxes is None:
-            self.mailboxes = Mailboxes(self.separator, self.inbox, lambda: self.held, self.lost)
         mailbox.closed = False
         self.named.add(mailbox)
-        self.mailboxes.add(mailbox)
+        self.bound_inbox().add(mailbox)
+
+    def bound_inbox(self) -> Mailboxes:
+        """Drop messages for the application, and count them, that are too many: others than it read from now on."""
+        if self.mailboxes is None:
+            self.mailboxes = Mailboxes(self.separator, self.inbox, lambda: self.held, self.lost)
+        return self.mailboxes
 
     def take_over(self, mailbox: Mailbox) -> None:
         """As :meth:`open`, for patterns whose messages came into the inbox until now: those go there, too."""
@@ -460,6 +475,11 @@ class Session:
         elif isinstance(notice, control.NewCredentials):
             self.credentials = notice.credentials
 
+    def _know(self, features: control.Features | None) -> None:
+        """Take what the hub of this connection can do."""
+        self.features, self._has_said_features = features, True
+        self.headers.clear()  # the reserved keys depend on the separator
+
     def _take_control(self, packet: bytes) -> None:
         found = self.read(packet)
         if not isinstance(found, Control):
@@ -472,16 +492,18 @@ class Session:
 
     def _take_answer(self, key: bytes, payload: bytes) -> None:
         if key == control.FEATURES:
-            self.features = control.Features.decode(payload)
-            self.headers.clear()
+            self._know(control.Features.decode(payload))
         elif key in (control.SYNC, control.WANTED, control.WHY, PRESENCE_ON):
             token, _, answer = payload.partition(b"\0")
             if (question := self._by_token.get(token)) is not None:
                 question.answer = answer
         elif asked := self._asked.get(key):
-            asked.popleft().answer = payload
+            question = asked.popleft()
+            question.answer = payload
             if key == control.WHOAMI:
                 self.credentials = payload
+            if question is self._own and not self._has_said_features:  # or it would have done so before
+                self._know(None)
         elif self.watching.take(key, payload, self._hub_id, self.separator):
             pass
         elif (notice := control.decode_notice(key, payload)) is not None:  # None: unknown, from a newer hub

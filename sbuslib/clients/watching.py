@@ -189,6 +189,12 @@ class Watching:
         watches: list[Watch[Any]] = [*self.interest, *self.presences]
         return packets + list(dict.fromkeys(watch.opening for watch in watches))
 
+    def forget(self) -> list[bytes]:
+        """Know nothing of interest any more, below a hub that knows no watches. Returns the packets to send: none."""
+        for watch in self.interest:
+            watch.take(None)
+        return []
+
     def begin(self, watch: Watch[T]) -> list[bytes]:
         """Begin a watch. Returns the packets to send."""
         if isinstance(watch, InterestWatch):

@@ -45,9 +45,9 @@ class ClientWriter:
         unsaid = self.unsaid
         with self.lock:
             while unsaid:
-                some = [unsaid[place] for place in range(min(len(unsaid), PacketWriter.SIZE))]
+                packets = [unsaid[place] for place in range(min(len(unsaid), PacketWriter.SIZE))]
                 try:
-                    sent = self._writer.send(here(), some)
+                    sent = self._writer.send(here(), packets)
                 except OSError as error:
                     if error.errno == errno.EMSGSIZE:  # it never goes
                         unsaid.popleft()
@@ -55,7 +55,7 @@ class ClientWriter:
 
                 for _ in range(sent):
                     unsaid.popleft()
-                if sent < len(some):
+                if sent < len(packets):
                     return
 
     def send(self, sock: SocketType, packets: list[bytes], flags: int) -> int:

@@ -126,7 +126,9 @@ def test_byte_for_byte_as_the_page_says(hub: Hub, client: MakeClient, connect: C
     asking = gevent.spawn(one.request, b"svc", b"ping", timeout=5)
     packet = peer.receive()
     number, reply_to = question(packet)
-    assert packet == b"MSG svc\0REQ1" + number + pack("<IH", 5_000, len(reply_to)) + reply_to + b"ping"
+    left = int.from_bytes(packet[len(b"MSG svc\0REQ1") + 8 :][:4], "little")
+    assert packet == b"MSG svc\0REQ1" + number + pack("<IH", left, len(reply_to)) + reply_to + b"ping"
+    assert 0 < left <= 5_000
     assert reply_to.startswith(own_key() + b"/reply/")
     peer.publish(reply_to, b"REP1\2" + number + b"pong")
     assert asking.get() == b"pong"

@@ -127,7 +127,7 @@ def test_all_patterns_are_told_again_however_many(world: World) -> None:
     client = world.client("left")
     count = 3 * 64  # more than may wait for the parent at a time
     for n in range(count):
-        run(client._connection.change(lambda n=n: [b"SUB k/%d" % n]))  # type: ignore[misc]
+        run(client._connection.change(lambda n=n: [b"SUB k/%d" % n], None))  # type: ignore[misc]
     settle(client)
     world.hubs["top"].stop(0)
     top = world.hub("top")

@@ -289,8 +289,7 @@ def test_a_client_that_comes_back_with_many_presences_is_not_drowned_in_answers(
         for number in range(2_000):
             client.presence(b"%d" % number)
         client._connection.socket.shutdown(2)
-        eventually(lambda: not len(hub.tree.presences))
-        while len(hub.tree.presences) < 2_000:
+        while client.epoch == 1 or len(hub.tree.presences) < 2_000:
             with contextlib.suppress(DisconnectedError):
                 client.sync()
         assert not hub.statistics().violations
@@ -308,8 +307,9 @@ def test_rubbish_over_the_link_of_a_stranger_leaves_nothing_behind(world: World)
         link.send(b"CMSG presence/add\0%d %b\0k\0" % (number % 500, name))
         link.send(b"CMSG presence/remove\0%d closed" % rubbish.randrange(500))
     link.close()
-    eventually(lambda: not len(hub.tree.presences) and client.sync() and not watch.members)
-    assert not hub.context.quotas.account(RELAY).patterns
+    eventually(lambda: not hub.context.quotas.account(RELAY).patterns)
+    assert not len(hub.tree.presences)
+    eventually(lambda: client.sync() and not watch.members)
     client.close()
     hub.stop()
     assert hub.context.quotas.is_clear()

@@ -36,8 +36,8 @@ MOST_BYTES: Final = 268_435_456
 TRIES: Final = 5
 """How often a client begins anew when its connection broke meanwhile, or more came than it holds."""
 
-Ask: TypeAlias = Callable[[bytes, bytes], Awaitable[bytes]]
-"""Sends a request under a key, and returns the reply."""
+Ask: TypeAlias = Callable[[bytes, bytes, float | None], Awaitable[bytes]]
+"""Sends a request under a key, and returns the reply, until a time of ``time.monotonic``."""
 
 
 class CaughtUp(Message, frozen=True, gc=False):
@@ -60,7 +60,7 @@ def question_key(pattern: bytes, separator: bytes) -> bytes:
     return separator.join((*LAST, pattern))
 
 
-async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]:
+async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes, until: float | None) -> dict[bytes, bytes]:
     """Return the last value of each key that matches. Raises :exc:`~sbuslib.errors.PeerError` if no service answers."""
     kept: dict[bytes, bytes] = {}
     for pattern in patterns:
@@ -68,7 +68,7 @@ async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes) -> dict[b
         more, size = True, 0
         while more:
             try:
-                answer = await ask(question_key(pattern, separator), msgspec.msgpack.encode(after))
+                answer = await ask(question_key(pattern, separator), msgspec.msgpack.encode(after), until)
             except NoServerError:
                 raise _nobody_keeps(pattern) from None
 
@@ -90,29 +90,29 @@ def _nobody_keeps(pattern: bytes) -> NoServerError:
     return NoServerError(f"nobody keeps {printable(pattern)}: start sbus retain with this pattern")
 
 
-async def subscribe(port: ClientPort, mailbox: Mailbox, ask: Ask, separator: bytes, epoch: Callable[[], int]) -> None:
+async def subscribe(port: ClientPort, mailbox: Mailbox, ask: Ask, separator: bytes, until: float | None) -> None:
     """Subscribe for a mailbox, which gets the last values first, then a :class:`CaughtUp` for each pattern.
 
-    :param epoch: the number of the client's connection: messages from an earlier one are not complete.
+    Messages from an earlier connection are not complete.
     """
     for pattern in mailbox.patterns:  # before this client receives these requests itself, as with b""
-        if await port.is_wanted(question_key(pattern, separator)) is False:
+        if await port.is_wanted(question_key(pattern, separator), until=until) is False:
             raise _nobody_keeps(pattern)
-    await port.open_mailbox(mailbox)
+    await port.open_mailbox(mailbox, until=until)
     try:
         # A message that comes between the two syncs is newer than the value fetched under its key.
         for _ in range(TRIES):
-            began = epoch()
-            await port.sync("tree")
+            began = port.epoch
+            await port.confirm("tree", until)
             mailbox.clear()
-            kept = await fetch(ask, mailbox.patterns, separator)
-            await port.sync("tree")
-            if epoch() == began and not mailbox.lost:
+            kept = await fetch(ask, mailbox.patterns, separator, until)
+            await port.confirm("tree", until)
+            if port.epoch == began and not mailbox.lost:
                 came = {message.key for message in list(mailbox.messages)}
                 mailbox.put_first([Message(key, payload) for key, payload in kept.items() if key not in came])
                 mailbox.messages.extend(CaughtUp(pattern, b"") for pattern in mailbox.patterns)
                 return
         raise TimeoutError(f"the connection broke {TRIES} times, or more came than fits")
     except BaseException:
-        await port.close_mailbox(mailbox)
+        await port.close_mailbox(mailbox, until=until)
         raise

@@ -169,34 +169,58 @@ class WatchedKey(Protocol):
 
     state: bool | None
     """*None* while nobody knows."""
+    is_known: bool
+    """Whether the hub has reported anything."""
 
 
 class ClientPort(Protocol):
-    """Interface of a client, as recipes use it."""
+    """Interface of a client, as recipes use it.
+
+    Coroutines that wait for the hub raise :exc:`TimeoutError` after the time limit of the client, or at ``until`` or a
+    deadline, times of ``time.monotonic``, if that is earlier.
+    """
+
+    def deadline(self, timeout: float | None) -> float | None:
+        """Return when so many seconds are over; ``None`` for never."""
+
+    def limit(self, until: float | None = None) -> float | None:
+        """Return when a verb that begins now has to be done."""
+
+    def remaining(self, until: float | None, most: float | None = None) -> float | None:
+        """Return the seconds until a time, and ``most`` of them at most; ``None`` for ever."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the connection."""
+        ...
 
     async def publish(self, key: bytes, payload: bytes = b"", /) -> None: ...
 
-    async def post(self, key: bytes, payload: bytes, *, together: bool) -> None:
+    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> None:
         """Publish a message; ``together``: others are to come, with which it may go in one packet."""
 
     def tell(self, key: bytes, payload: bytes) -> None:
         """Publish a message, behind those before it, if that takes no time; else nothing is published."""
 
-    async def sync(self, scope: str = "local") -> str: ...
+    async def confirm(self, scope: str, deadline: float | None) -> str:
+        """Wait until everything that this client sent is in force."""
+        ...
 
-    async def is_wanted(self, key: bytes, *, timeout: float | None = None) -> bool | None: ...
+    async def is_wanted(
+        self, key: bytes, *, timeout: float | None = None, until: float | None = None
+    ) -> bool | None: ...
 
-    async def begin_watch(self, key: bytes) -> WatchedKey:
+    def begin_watch(self, key: bytes) -> WatchedKey:
         """Watch whether a key has addressees, until :meth:`end_watch`. Does not wait for the hub."""
         ...
 
-    async def end_watch(self, watch: Any) -> None: ...
+    def end_watch(self, watch: Any) -> None: ...
 
-    async def ask_for_senders(self) -> None: ...
+    def ask_for_senders(self) -> None: ...
 
-    async def open_mailbox(self, mailbox: Mailbox) -> None: ...
+    async def open_mailbox(self, mailbox: Mailbox, *, until: float | None = None) -> None: ...
 
-    async def close_mailbox(self, mailbox: Mailbox) -> None: ...
+    async def close_mailbox(self, mailbox: Mailbox, *, until: float | None = None) -> None: ...
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
         """Call a function of the application and return its result. It is ended at ``until`` where that is possible."""

@@ -24,7 +24,7 @@ from ...secrets import RESERVED, Namespace
 from ...wire.packets import check_payload
 from ...wire.text import printable
 from .mailbox import ClientPort
-from .request import Reply, Requester, request
+from .request import FindRequester, Reply, request
 
 ANNOUNCE_SECONDS: Final = 1.0
 """How often a worker announces itself. A service that is started again knows its workers after that time."""
@@ -269,7 +269,7 @@ def in_parts(items: Iterable[T], size: Callable[[T], int], most: int, most_bytes
 
 async def submit(
     port: ClientPort,
-    requester: Requester,
+    find: FindRequester,
     name: bytes,
     jobs: Iterable[Pair],
     separator: bytes,
@@ -294,7 +294,7 @@ async def submit(
     # 2. As many requests as it takes.
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
         payload = encode((part, delay or 0.0, expires, priority, id))
-        await _ask(port, requester, name, separator, b"submit", payload, timeout)
+        await _ask(port, find, name, separator, b"submit", payload, timeout)
 
 
 def _pair_bytes(pair: Pair) -> int:
@@ -307,15 +307,15 @@ def _pair_bytes(pair: Pair) -> int:
 
 
 async def status(
-    port: ClientPort, requester: Requester, name: bytes, separator: bytes, timeout: float | None
+    port: ClientPort, find: FindRequester, name: bytes, separator: bytes, timeout: float | None
 ) -> QueueState:
     """Ask the service of a queue for its state."""
-    return await _ask_about(port, requester, QueueState, name, separator, b"", timeout)
+    return await _ask_about(port, find, QueueState, name, separator, b"", timeout)
 
 
 async def purge(
     port: ClientPort,
-    requester: Requester,
+    find: FindRequester,
     name: bytes,
     separator: bytes,
     timeout: float | None,
@@ -323,14 +323,14 @@ async def purge(
 ) -> int:
     """Have the service of a queue forget all jobs that wait, or the one of a number; return how many there were."""
     word = PURGE if number is None else PURGE + b" %d" % number
-    return await _ask_about(port, requester, int, name, separator, word, timeout)
+    return await _ask_about(port, find, int, name, separator, word, timeout)
 
 
 async def peek(
-    port: ClientPort, requester: Requester, name: bytes, separator: bytes, timeout: float | None
+    port: ClientPort, find: FindRequester, name: bytes, separator: bytes, timeout: float | None
 ) -> list[Job]:
     """Ask the service of a queue for its oldest jobs, which stay where they are."""
-    return (await _ask_about(port, requester, Peeked, name, separator, PEEK, timeout)).jobs
+    return (await _ask_about(port, find, Peeked, name, separator, PEEK, timeout)).jobs
 
 
 def list_queues(ask: Callable[[bytes], list[Reply]]) -> dict[bytes, QueueState]:
@@ -356,7 +356,7 @@ def list_queues(ask: Callable[[bytes], list[Reply]]) -> dict[bytes, QueueState]:
 
 async def _ask(
     port: ClientPort,
-    requester: Requester,
+    find: FindRequester,
     name: bytes,
     separator: bytes,
     word: bytes,
@@ -364,7 +364,7 @@ async def _ask(
     timeout: float | None,
 ) -> bytes:
     try:
-        return await request(port, requester, queue_key(name, separator, word), payload, timeout)
+        return await request(port, find, queue_key(name, separator, word), payload, timeout)
     except NoServerError:
         who = f"no service has the queue {printable(name)}"
         raise NoServerError(f"{who}: start sbus queue for it, or sbus broker for all") from None
@@ -372,14 +372,14 @@ async def _ask(
 
 async def _ask_about(
     port: ClientPort,
-    requester: Requester,
+    find: FindRequester,
     kind: type[T],
     name: bytes,
     separator: bytes,
     payload: bytes,
     timeout: float | None,
 ) -> T:
-    answer = decode(kind, await _ask(port, requester, name, separator, b"work", payload, timeout))
+    answer = decode(kind, await _ask(port, find, name, separator, b"work", payload, timeout))
     if answer is None:
         raise PeerError(f"queue {printable(name)}: the answer of its service makes no sense")
     return answer

@@ -12,15 +12,14 @@ it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from math import inf
 from secrets import token_bytes
 from struct import Struct
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -194,9 +193,8 @@ class Requester(Mailbox):
     :param make_lock: for callers that may be threads.
     """
 
-    def __init__(self, reply_to: bytes, clock: Callable[[], float], make_lock: Callable[[], LockLike]) -> None:
+    def __init__(self, reply_to: bytes, make_lock: Callable[[], LockLike]) -> None:
         super().__init__(reply_to)
-        self.clock = clock
         self._make_lock = make_lock
         #: Requests in flight, by number.
         self._pending: dict[int, _Pending] = {}
@@ -205,7 +203,7 @@ class Requester(Mailbox):
         self.is_open = False
         """Whether the mailbox is open."""
 
-    async def open(self, port: ClientPort) -> None:
+    async def open(self, port: ClientPort, until: float | None) -> None:
         """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it.
 
         An opener that was interrupted, by a signal handler at any instruction, has released its lock.
@@ -217,10 +215,11 @@ class Requester(Mailbox):
                     if not self._is_opening():
                         self._opener = mine
                 if self._opener is mine:
-                    await port.open_mailbox(self)
+                    await port.open_mailbox(self, until=until)
                     self.is_open = True
                     return
-            await port.wait_until(lambda: self.is_open or not self._is_opening(), None)
+            if not await port.wait_until(lambda: self.is_open or not self._is_opening(), port.remaining(until)):
+                raise TimeoutError("the hub did not answer in time")
 
     def _is_opening(self) -> bool:
         return self._opener is not None and self._opener.locked()
@@ -259,40 +258,46 @@ class Requester(Mailbox):
         del self._pending[number]
 
 
-async def request(port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None) -> bytes:
+FindRequester: TypeAlias = Callable[[float | None], Awaitable[Requester]]
+"""Finds the requests of a client, until a time by ``time.monotonic``."""
+
+
+async def request(port: ClientPort, find: FindRequester, key: bytes, payload: bytes, timeout: float | None) -> bytes:
     """Send a request, and wait for the first reply."""
     timeout = check_seconds(timeout, "timeout")
-    answers = await _ask(port, requester, key, payload, timeout, 1)
+    until = port.deadline(timeout)
+    answers = await _ask(port, await find(until), key, payload, until, 1)
     if not answers:
         raise TimeoutError(f"{printable(key)}: no answer within {timeout or 0:g} s")
     return answers[0].payload
 
 
 async def request_many(
-    port: ClientPort, requester: Requester, key: bytes, payload: bytes, wait: float, most: int | None
+    port: ClientPort, find: FindRequester, key: bytes, payload: bytes, wait: float, most: int | None
 ) -> list[Reply]:
     """Send a request to all servers, and collect replies for ``wait`` seconds, or until there are ``most``."""
     wait = check_seconds(wait, "wait")
     check_count(most, "most", MOST_ANSWERS)
-    await port.ask_for_senders()
+    until = port.deadline(wait)
+    port.ask_for_senders()
     with suppress(NoServerError):
-        return await _ask(port, requester, key, payload, wait, most or MOST_ANSWERS)
+        return await _ask(port, await find(until), key, payload, until, most or MOST_ANSWERS)
     return []
 
 
-async def _wait_for_answers(port: ClientPort, pending: _Pending, key: bytes, left: float) -> None:
-    """Wait for so many seconds. Raises :exc:`~sbuslib.errors.NoServerError` once no server is left to answer."""
-    watch = await port.begin_watch(key)
+async def _wait_for_answers(port: ClientPort, pending: _Pending, key: bytes, until: float | None) -> None:
+    """Wait for replies. Raises :exc:`~sbuslib.errors.NoServerError` once no server is left to answer."""
+    watch = port.begin_watch(key)
     try:
-        await port.wait_until(lambda: pending.is_answered() or watch.state is False, left if left < inf else None)
+        await port.wait_until(lambda: pending.is_answered() or watch.state is False, port.remaining(until))
         if watch.state is False and not pending.answers:
             raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
     finally:
-        await port.end_watch(watch)
+        port.end_watch(watch)
 
 
 async def _ask(
-    port: ClientPort, requester: Requester, key: bytes, payload: bytes, timeout: float | None, most: int
+    port: ClientPort, requester: Requester, key: bytes, payload: bytes, until: float | None, most: int
 ) -> list[Reply]:
     """Send a request, and collect replies. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the
     request.
@@ -301,16 +306,15 @@ async def _ask(
     except one that has just left.
     """
     if not requester.is_open:
-        await requester.open(port)
+        await requester.open(port, until)
     number, pending = requester.ask(most)
     try:
-        question = encode_question(number, timeout, requester.patterns[0], payload)
-        await port.post(key, question, together=requester.is_shared())
-        until = inf if timeout is None else requester.clock() + timeout
+        question = encode_question(number, port.remaining(until), requester.patterns[0], payload)
+        await port.post(key, question, together=requester.is_shared(), until=until)
 
         # Most replies come at once. Else the hub reports when nobody receives the key, now or later.
-        if not await port.wait_until(pending.is_answered, min(ANSWERED_WITHIN, until - requester.clock())):
-            await _wait_for_answers(port, pending, key, until - requester.clock())
+        if not await port.wait_until(pending.is_answered, port.remaining(until, ANSWERED_WITHIN)):
+            await _wait_for_answers(port, pending, key, until)
         return pending.answers
     except NoServerError:
         pending.most = 0  # nobody has it

@@ -109,8 +109,7 @@ class Server:
         return self._mailbox.is_ready() or self._may_work()
 
     async def _run(self) -> None:
-        with suppress(TimeoutError):  # the hub is away: then all count as one user
-            await self._port.ask_for_senders()
+        self._port.ask_for_senders()
         while True:
             await self._port.wait_until(self._has_work, None)
             closed = self._mailbox.closed
@@ -181,7 +180,7 @@ class Server:
 
     async def _send(self, question: Request, answer: bytes) -> None:
         with suppress(TimeoutError):  # the hub is away for long: the callers have given up
-            await self._port.post(question.reply_to, answer, together=bool(self._jobs))
+            await self._port.post(question.reply_to, answer, together=bool(self._jobs), until=question.until)
 
     async def _answer(self, question: Request) -> bytes:
         try:

@@ -123,14 +123,14 @@ class Asker(Stepping):
         self.live = False
         self.token = self.kept = 0
         tree.join(name, hub, self.take_in)
-        self.steps = subscribe(self, self.mailbox, self.ask, b"/", lambda: 1)
+        self.steps = subscribe(self, self.mailbox, self.ask, b"/", None)
         self.go(None)
 
     @property
     def inbox(self) -> list[Message]:
         return list(self.mailbox.messages)
 
-    async def ask(self, key: bytes, payload: bytes) -> bytes:
+    async def ask(self, key: bytes, payload: bytes, until: float | None) -> bytes:
         self.tree.say(self.name, ("question", self.service, self.name))
         return await self.answer()
 
@@ -256,18 +256,18 @@ def test_a_question_reaches_the_services_that_keep_the_whole_pattern() -> None:
         assert matches(question_key(kept, b"/"), question_key(asked, b"/")) == covers(kept, asked)
 
 
-def answers(*pages: bytes) -> Callable[[bytes, bytes], Coroutine[Any, Any, bytes]]:
+def answers(*pages: bytes) -> Callable[[bytes, bytes, float | None], Coroutine[Any, Any, bytes]]:
     """A service that answers so, whatever it is asked."""
     left = list(pages)
 
-    async def ask(key: bytes, payload: bytes) -> bytes:
+    async def ask(key: bytes, payload: bytes, until: float | None) -> bytes:
         return left.pop(0)
 
     return ask
 
 
 def fetched(*pages: bytes) -> dict[bytes, bytes]:
-    return run(fetch(answers(*pages), [b"a/*"], b"/"))
+    return run(fetch(answers(*pages), [b"a/*"], b"/", None))
 
 
 def page(more: bool, *pairs: tuple[bytes, bytes]) -> bytes:
@@ -311,8 +311,8 @@ def test_a_service_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("trouble", ["reconnected", "full"])
 @pytest.mark.parametrize("times", [1, 2, 99])
 def test_a_client_begins_anew_when_it_missed_something_and_gives_up_in_the_end(trouble: str, times: int) -> None:
-    mailbox, epoch = Mailbox(b"a/*", messages=2), [0]
-    steps = subscribe(Stepping(), mailbox, answers(*[page(False)] * 9), b"/", lambda: epoch[0])
+    mailbox, port = Mailbox(b"a/*", messages=2), Stepping()
+    steps = subscribe(port, mailbox, answers(*[page(False)] * 9), b"/", None)
     done: list[str] = []
 
     def carry_out() -> None:
@@ -323,7 +323,7 @@ def test_a_client_begins_anew_when_it_missed_something_and_gives_up_in_the_end(t
             if step == ("sync", "tree") and times:
                 times -= 1
                 if trouble == "reconnected":
-                    epoch[0] += 1
+                    port.epoch += 1
                 else:
                     for _ in range(3):
                         mailbox.put(Message(b"a/1", b""))

@@ -93,6 +93,8 @@ def test_parts_are_bounded_and_whole(sizes: list[int], most: int) -> None:
 
 
 def test_a_job_that_fits_nowhere_is_not_submitted() -> None:
-    requester = Requester(OWN + b"/reply/" + b"0" * 32, lambda: 0.0, Lock)
+    async def find(until: float | None) -> Requester:
+        return Requester(OWN + b"/reply/" + b"0" * 32, Lock)
+
     with pytest.raises(PayloadError):
-        submit(Stepping(), requester, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0).send(None)
+        submit(Stepping(), find, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0).send(None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from itertools import pairwise
 from threading import Lock
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def upper(question: Request) -> bytes:
 
 
 def test_the_number_of_a_question_tells_nothing_of_the_next() -> None:
-    requester = Requester(own_key() + b"/reply/" + b"0" * 32, monotonic, Lock)
+    requester = Requester(own_key() + b"/reply/" + b"0" * 32, Lock)
     numbers = [requester.ask(1)[0] for _ in range(100)]
     assert len({later - earlier for earlier, later in pairwise(numbers)}) == 99
 
