@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import gevent
+
 from sbuslib import Client, Hub, Relay
 from sbuslib.errors import SbusError
 from sbuslib.matcher import matches
@@ -80,8 +82,12 @@ class ClientActor:
         self.hub = hub
         self.oracle = oracle
         self.process = processes.begin(name, uid)
+        self.info = b"%d" % self.process.pid
+        """Its description of itself, when it is present."""
+        oracle.clients[self.info] = self
         self.is_connected = False
         self.is_gone = False
+        self.was_never_stopped = True
         self.holders: dict[str, Holder] = {}
         """Subscriptions that are in force, by pattern."""
         self.subscriptions: dict[str, Any] = {}
@@ -124,7 +130,13 @@ class ClientActor:
 
     def _join(self) -> None:
         try:
-            self.client = Client(self.hub.address, senders=True, timeout=PATIENCE, reconnect=True)
+            self.client = Client(
+                self.hub.address,
+                senders=True,
+                timeout=PATIENCE,
+                reconnect=True,
+                on_notice=lambda notice: self.oracle.tell(self, notice),
+            )
         except (SbusError, OSError):
             self.is_gone = True
             raise
@@ -176,7 +188,7 @@ class ClientActor:
 
     def appear(self, key: str) -> None:
         if key not in self.presences:
-            self.presences[key] = self.client.presence(key.encode(), info=b"%d" % self.process.pid)
+            self.presences[key] = self.client.presence(key.encode(), info=self.info)
 
     def vanish(self, key: str) -> None:
         if key in self.presences:
@@ -184,7 +196,14 @@ class ClientActor:
 
     def watch(self, pattern: str) -> None:
         if pattern not in self.watches:
-            self.watches[pattern] = self.client.present(pattern.encode())
+            watch = self.watches[pattern] = self.client.present(pattern.encode())
+            gevent.spawn(self._see, watch)
+
+    def _see(self, watch: Any) -> None:
+        """Follow a watch of presences."""
+        seen: dict[object, bool] = {}
+        for event in watch:
+            self.oracle.see(self, event, seen)
 
     def unwatch(self, pattern: str) -> None:
         if pattern in self.watches:
@@ -192,7 +211,15 @@ class ClientActor:
 
     def ask(self, pattern: str) -> None:
         if pattern not in self.interests:
-            self.interests[pattern] = self.client.hub.watch_interest(pattern.encode())
+            watch = self.interests[pattern] = self.client.hub.watch_interest(pattern.encode())
+            gevent.spawn(self._hear, watch)
+
+    def _hear(self, watch: Any) -> None:
+        """Follow a watch of interest."""
+        last = object()
+        for state in watch:
+            self.oracle.hear(self, watch.pattern, last, state)
+            last = state
 
     def unask(self, pattern: str) -> None:
         if pattern in self.interests:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from time import monotonic
 
+from .oracle import OPEN
 from .plan import Plan, draw_plan, read_plan
 from .runner import play_all
 from .shrink import shorten
@@ -21,6 +23,8 @@ def run(arguments: Namespace) -> int:
         seconds += report.seconds
         if arguments.events:
             print(*report.events, sep="\n")
+        if not arguments.plan:
+            report = without_open(report)
         if report.problems:
             failed += 1
             _print_failure(plan, report, arguments.as_it_is)
@@ -29,6 +33,12 @@ def run(arguments: Namespace) -> int:
         f" {monotonic() - began:.1f} s"
     )
     return bool(failed)
+
+
+def without_open(report: Report) -> Report:
+    """A report without the problems that are known."""
+    problems = tuple(one for one in report.problems if not any(known in one for known in OPEN))
+    return replace(report, problems=problems)
 
 
 def _plans(arguments: Namespace) -> Iterator[Plan]:

@@ -3,30 +3,49 @@
 **At each delivery:** the message was published so, under the name of its publisher, to a pattern that matches; this
 receiver has not got it before; nor a later one of the same publisher under the same key; and a secret is its own.
 
-**In the end:** what was published while all hubs were up and quiet has come to everybody who held a matching pattern.
+**In the end:** what was published has come to everybody who held a matching pattern, if all hubs on its way were up and
+quiet. Else, receivers to whom it has not come were told that something was lost since it was published, unless they
+lost their connection, or the publisher's hub was killed before it had read it. Where no hub was ever away, nobody was
+told of any loss.
+
+**Presences:** each comes before it goes, and goes before it comes again. None is said to be unreachable while its
+process, and all hubs on the way, were there, but for less than five seconds.
 
 What holds at rest is in :mod:`.rest`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from sbuslib.clients.watching import PresenceEvent
 from sbuslib.matcher import matches
+from sbuslib.wire.control import Away, Lost, NewCredentials, Notice
 from sbuslib.wire.packets import Message
 
 from .clock import START, Clock
+from .outages import RECOVERY, Outages
 
 if TYPE_CHECKING:
     from .actors import ClientActor, HubActor
 
+OPEN: Final = ("is unreachable, though all are there", "before its program does anything", "is not whole")
+"""Parts of texts of faults that are known, and not mended yet: only plans that were kept for them fail."""
+
 PROPAGATION: Final = 5.0
 """Seconds within which a subscription is in force in a whole tree in which nothing else happens."""
 
-RECOVERY: Final = 60.0
-"""Seconds after the last fault of a hub within which its tree is as if there had been none."""
+READING: Final = 1.0
+"""Seconds within which a hub that is there has read what its clients sent."""
+
+UNREACHABLE: Final = 5.0
+"""Seconds for which a link may be away before presences behind it are said to be unreachable."""
+
+REJOINING: Final = 3.0
+"""Seconds that a link takes to come back, after both of its hubs have, at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +70,7 @@ class Holder:
     client: ClientActor
     pattern: bytes
     here: float | None = None  # since when it is in force at its hub
-    everywhere: float | None = None  # and since when in the whole tree
+    everywhere: float | None = None  # since when a barrier said that it is in the whole tree
     until: float | None = None  # when it was given back, or its client ended
     got: set[int] = field(default_factory=set)
     last: dict[tuple[str, bytes], int] = field(default_factory=dict)  # the last number by publisher and key
@@ -70,8 +89,11 @@ class Oracle:
         self.sent: dict[int, Sent] = {}
         self.holders: list[Holder] = []
         self._numbers = count(1)
-        self._unrest: list[tuple[float, float]] = []  # when hubs were away, or had just come back
-        self._away: dict[str, float] = {}  # hubs that are away, and since when
+        self.outages = Outages()
+        self.hubs: dict[str, HubActor] = {}  # by name
+        self.clients: dict[bytes, ClientActor] = {}
+        """All that ever were, by the description of themselves under which they are present."""
+        self._told: defaultdict[str, list[float]] = defaultdict(list)  # when clients were told of losses
 
     def say(self, text: str) -> None:
         self.events.append(f"{self.clock.now - START:9.4f} {text}")
@@ -83,20 +105,29 @@ class Oracle:
 
     # -- faults -------------------------------------------------------------------------------------
 
-    def go_away(self, name: str) -> None:
+    def go_away(self, hub: HubActor, is_kill: bool) -> None:
         """A hub is killed, or stopped."""
-        self._away.setdefault(name, self.clock.now)
+        self.outages.begin(hub.name, self.clock.now, is_kill)
 
-    def come_back(self, name: str) -> None:
+    def come_back(self, hub: HubActor) -> None:
         """A hub goes on, or has begun."""
-        now = self.clock.now
-        self._unrest.append((self._away.pop(name, now), now + RECOVERY))
+        self.hubs[hub.name] = hub
+        self.outages.end(hub.name, self.clock.now)
 
-    def is_calm(self, begin: float, end: float) -> bool:
-        """Whether all hubs were up and quiet."""
-        return all(since > end for since in self._away.values()) and all(
-            end < since or begin > until for since, until in self._unrest
-        )
+    def tell(self, client: ClientActor, notice: Notice) -> None:
+        """A client gets a notice of its hub."""
+        self.say(f"{client.name}: told {notice}")
+        if isinstance(notice, (Lost, Away)):
+            self._told[client.name].append(self.clock.now)
+        elif isinstance(notice, NewCredentials):
+            self._end_secrets(client, notice.credentials)
+
+    def _end_secrets(self, client: ClientActor, credentials: bytes) -> None:
+        """A client has other credentials from now on: it holds no secrets under those before."""
+        for holder in self.holders:
+            is_secret = holder.client is client and holder.pattern.startswith(b"!/")
+            if is_secret and not holder.pattern.startswith(credentials + b"/"):
+                self.hold_no_more(holder)
 
     # -- subscriptions ------------------------------------------------------------------------------
 
@@ -107,13 +138,12 @@ class Oracle:
 
     def hold(self, holder: Holder) -> None:
         holder.here = self.clock.now
-        holder.everywhere = self.clock.now + PROPAGATION
 
     def know_everywhere(self, holders: list[Holder]) -> None:
         """A barrier said that these are in force in the whole tree."""
         for holder in holders:
-            if holder.everywhere is not None:
-                holder.everywhere = min(self.clock.now, holder.everywhere)
+            if holder.everywhere is None:
+                holder.everywhere = self.clock.now
 
     def hold_no_more(self, holder: Holder) -> None:
         if holder.until is None:
@@ -165,25 +195,81 @@ class Oracle:
         for part, hub in zip(reversed(parts[:-1]), reversed(publisher.hub.path()[1:]), strict=False):
             self.check(part in _triples(hub), f"sender {sender!r} is not below {hub.name}: {what}")
 
+    # -- presences ----------------------------------------------------------------------------------
+
+    def see(self, watcher: ClientActor, event: PresenceEvent, seen: dict[object, bool]) -> None:
+        """A watch of presences has an event. ``seen`` is who was there, as far as it has said so."""
+        other = self.clients[event.member.info]
+        who = event.member.key, event.member.sender
+        self.say(f"{watcher.name}: {other.name} {'came' if event.came else event.cause} under {event.member.key!r}")
+        self.check(seen.get(who) is not event.came, f"to {watcher.name}, {who} comes or goes twice: {event}")
+        seen[who] = event.came
+
+        if event.cause == "unreachable" and not other.is_gone:
+            now, way = self.clock.now, [hub.name for hub in way_between(watcher.hub, other.hub)]
+            was_long = self.outages.any_longer(way, UNREACHABLE - REJOINING, now - 4 * UNREACHABLE, now)
+            self.check(was_long, f"to {watcher.name}, {other.name} is unreachable, though all are there")
+
+    def hear(self, watcher: ClientActor, pattern: bytes, last: object, state: bool | None) -> None:
+        """A watch of interest has an event."""
+        self.say(f"{watcher.name}: {pattern.decode()} is wanted: {state}")
+        self.check(state is not last, f"to {watcher.name}, {pattern!r} becomes {state} twice")
+
     # -- in the end ---------------------------------------------------------------------------------
 
     def check_missing(self) -> None:
-        """Nothing is missing of what was published while all was quiet."""
+        """What is missing was lost as it may be."""
         for sent in self.sent.values():
-            if sent.ended is None or not self.is_calm(sent.began, sent.ended + PROPAGATION):
+            if sent.ended is None:
                 continue
             for holder in self.holders:
-                if self._is_due(sent, holder) and sent.number not in holder.got:
-                    what = f"{sent.number} under {sent.key!r} from {sent.publisher.name} to {holder.client.name}"
-                    self.check(False, f"missing, though all was quiet: {what} for {holder.pattern!r}")
+                if sent.number not in holder.got and matches(holder.pattern, sent.key):
+                    self._check_missing(sent, holder)
 
-    def _is_due(self, sent: Sent, holder: Holder) -> bool:
+    def _check_missing(self, sent: Sent, holder: Holder) -> None:
+        # 1. Whether it is due to this receiver.
         assert sent.ended is not None
-        is_local = sent.publisher.hub is holder.client.hub
-        since = holder.here if is_local else holder.everywhere
-        if since is None or since > sent.began or not matches(holder.pattern, sent.key):
-            return False
-        return holder.until is None or holder.until > sent.ended + PROPAGATION
+        way = [hub.name for hub in way_between(sent.publisher.hub, holder.client.hub)]
+        since = holder.here if len(way) == 1 else self._everywhere(holder)
+        if since is None or since > sent.began:
+            return
+        if holder.until is not None and holder.until <= sent.ended + PROPAGATION:
+            return
+        what = f"{sent.number} under {sent.key!r} from {sent.publisher.name} to {holder.client.name}"
+        what += f" for {holder.pattern!r}, published at {sent.began - START:.4f}"
+
+        # 2. All hubs on its way were there.
+        if self.outages.is_calm(way, sent.began, sent.ended + PROPAGATION):
+            self.check(False, f"missing, though all was quiet: {what}")
+            return
+
+        # 3. The first hub had it, and the last one had this receiver.
+        began, ended = sent.began - READING, sent.ended + READING
+        is_read = not self.outages.is_away(way[0], began, ended)
+        is_connected = not self.outages.was_killed(way[-1], sent.began - RECOVERY)
+        if is_read and is_connected and holder.client.was_never_stopped:
+            was_told = any(at >= sent.began for at in self._told[holder.client.name])
+            self.check(was_told, f"missing, and nobody said so: {what}")
+
+    def _everywhere(self, holder: Holder) -> float | None:
+        """Since when a subscription is certainly in force in the whole tree."""
+        if holder.here is None or holder.everywhere is not None:
+            return holder.everywhere
+        known = holder.here + PROPAGATION
+        return known if self.outages.is_calm(self.hubs, holder.here, known) else None
+
+    def check_told(self) -> None:
+        """Without an outage, nothing is lost and nobody is told of it."""
+        if self.outages.none_but_beginnings:
+            told = [name for name, times in self._told.items() if times]
+            self.check(not told, f"no hub was away, and {told} were told that something is lost")
+
+
+def way_between(one: HubActor, other: HubActor) -> list[HubActor]:
+    """The hubs from one to another, both included."""
+    up, down = one.path(), other.path()
+    common = sum(above is below for above, below in zip(up, down, strict=False))
+    return [*reversed(up[common - 1 :]), *down[common:]]
 
 
 def _triples(hub: HubActor) -> set[bytes]:

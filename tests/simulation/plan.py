@@ -77,22 +77,26 @@ class _Drawing:
         self.joined = 0  # clients, ever
 
     def steps(self, length: int) -> Iterable[str]:
-        parents: list[str] = []  # none below a hub that presumes: see kept/presumed-becomes-known.txt
-        for hub in self.hubs:
-            user = self.chance.choice(HUB_USERS) if parents else 0
-            yield f"hub {hub} {user} {self.chance.choice(parents)}" if parents else f"hub {hub} {user}"
-            if user == 0:
-                parents.append(hub)
+        for number, hub in enumerate(self.hubs):
+            if number:
+                yield f"hub {hub} {self.chance.choice(HUB_USERS)} {self.chance.choice(self.hubs[:number])}"
+            else:
+                yield f"hub {hub} 0"
         yield "wait 8"
 
         for _ in range(length):
-            yield self._draw()
+            yield from self._draw()
             if pause := self.chance.choice(PAUSES):
                 yield f"wait {pause:g}"
 
-    def _draw(self) -> str:
+    def _draw(self) -> Iterable[str]:
         if len(self.clients) < 2 or self.chance.random() < 0.1:
-            return self._join()
+            yield self._join()
+            return
+        if self.has_faults and self.chance.random() < 0.03:
+            hub = self.chance.choice(self.hubs)
+            yield from (f"kill {hub}", f"wait {self.chance.choice((0.1, 1.0))}", f"restart {hub}")
+            return
         client = self.chance.choice(self.clients)
         verbs = {
             self._turn("subscribe", "unsubscribe", PATTERNS): 15,
@@ -110,7 +114,7 @@ class _Drawing:
             verbs |= self._faults()
         step = self.chance.choices(list(verbs), list(verbs.values()))[0]
         self._note(step)
-        return step
+        yield step
 
     def _join(self) -> str:
         self.joined += 1

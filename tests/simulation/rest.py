@@ -17,27 +17,31 @@ SOME_KEYS = ["/".join((first, *rest)).encode() for first in "abc1" for rest in (
 """Keys among which there is one that two patterns of a plan match, if any key is."""
 
 
-def check_rest(oracle: Oracle, hubs: list[HubActor], clients: list[ClientActor]) -> None:
+def check_rest(oracle: Oracle, clients: list[ClientActor]) -> None:
     """Compare presences and interest with the truth."""
     for client in clients:
-        _check_presences(oracle, client, clients)
+        check_presences(oracle, client, clients)
         _check_interest(oracle, client, clients)
 
 
-def _check_presences(oracle: Oracle, client: ClientActor, clients: list[ClientActor]) -> None:
+def check_presences(oracle: Oracle, client: ClientActor, clients: list[ClientActor], when: str = "at rest") -> None:
+    """Compare what a client knows of presences with the truth."""
     for pattern, watch in client.watches.items():
         seen = sorted((member.key, member.info) for member in watch.members)
         true = sorted(
-            (key.encode(), b"%d" % other.process.pid)
+            (key.encode(), other.info)
             for other in clients
             if _may_see(client.hub, other.hub)
             for key in other.presences
             if matches(pattern.encode(), key.encode())
         )
-        oracle.check(seen == true, f"{client.name} sees {seen} present under {pattern}, and {true} are")
+        oracle.check(seen == true, f"{client.name} sees {seen} present under {pattern}, and {true} are, {when}")
+        oracle.check(
+            watch.is_whole, f"to {client.name} at {client.hub.name}, the list of {pattern} is not whole, {when}"
+        )
         for member in watch.members:
             is_own = member.sender.endswith(b"/" + member.info)
-            oracle.check(is_own, f"{client.name} sees {member.info!r} as {member.sender!r}")
+            oracle.check(is_own, f"{client.name} sees {member.info!r} as {member.sender!r}, {when}")
 
 
 def _check_interest(oracle: Oracle, client: ClientActor, clients: list[ClientActor]) -> None:

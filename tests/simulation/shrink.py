@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
@@ -43,10 +45,9 @@ def shorten(plan: Plan, report: Report) -> tuple[Plan, Report]:
                 best = tried, found
             raise AssertionError
 
-    # Bytes of all ones are a plan with all of its steps, with which Hypothesis begins.
-    try:
+    # Bytes of all ones are the whole plan, which Hypothesis remembers when it fails, and shortens when it is called.
+    with suppress(AssertionError):
         plays.hypothesis.fuzz_one_input(b"\xff" * (16 * len(plan.steps) + 64))  # type: ignore[attr-defined]
+    with suppress(AssertionError):
         plays()
-    except AssertionError:
-        pass
     return best

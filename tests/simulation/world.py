@@ -14,9 +14,10 @@ from . import processes
 from .actors import ClientActor, HubActor
 from .clock import START
 from .loop import Loop
-from .oracle import RECOVERY, Oracle
+from .oracle import Oracle
+from .outages import RECOVERY
 from .plan import Plan
-from .rest import check_left, check_rest, probe
+from .rest import check_left, check_presences, check_rest, probe
 
 SETTLED: Final = 30.0
 """Seconds in which nobody does anything, before the oracle compares."""
@@ -96,12 +97,12 @@ class _World:
         if name not in self.hubs and (parent is None or parent in self.hubs):
             above = self.hubs[parent] if parent is not None else None
             self.hubs[name] = HubActor(name, int(uid), above, export, f"{FOLDER}/{name}")
-            self.oracle.come_back(name)
+            self.oracle.come_back(self.hubs[name])
 
     def _restart(self, name: str) -> None:
         if (hub := self.hubs.get(name)) is not None and hub.process.is_dead:
             hub.start()
-            self.oracle.come_back(name)
+            self.oracle.come_back(hub)
 
     def _join(self, name: str, uid: str, hub: str) -> None:
         if name not in self.clients and hub in self.hubs:
@@ -112,18 +113,23 @@ class _World:
             client.kill()
         elif (hub := self.hubs.get(name)) is not None and not hub.process.is_dead:
             self.loop.kill(hub.process)
-            self.oracle.go_away(name)
+            self.oracle.go_away(hub, is_kill=True)
 
     def _stop(self, name: str) -> None:
-        if (actor := self._living(name) or self.hubs.get(name)) is not None and actor.process.runs:
-            actor.process.is_stopped = True
-            self.oracle.go_away(name)
+        if (client := self._living(name)) is not None:
+            client.was_never_stopped = False
+            client.process.is_stopped = True
+        elif (hub := self.hubs.get(name)) is not None and hub.process.runs:
+            hub.process.is_stopped = True
+            self.oracle.go_away(hub, is_kill=False)
 
     def _goon(self, name: str) -> None:
-        if (actor := self._living(name) or self.hubs.get(name)) is not None and actor.process.is_stopped:
-            actor.process.is_stopped = False
-            if not actor.process.is_dead:
-                self.oracle.come_back(name)
+        if (client := self._living(name)) is not None:
+            client.process.is_stopped = False
+        elif (hub := self.hubs.get(name)) is not None and hub.process.is_stopped:
+            hub.process.is_stopped = False
+            if not hub.process.is_dead:
+                self.oracle.come_back(hub)
 
     def _living(self, name: str) -> ClientActor | None:
         client = self.clients.get(name)
@@ -153,7 +159,7 @@ class _World:
         listener = self._living(other)
         secrets = [pattern for pattern in listener.subscriptions if pattern.startswith("!")] if listener else []
         if secrets:
-            self._let(name, f"whisper {other}", lambda client: client.publish(secrets[0].encode()))
+            self._let(name, f"whisper {other}", lambda client: client.publish(secrets[-1].encode()))
 
     def _appear(self, name: str, key: str) -> None:
         self._let(name, f"appear {key}", lambda client: client.appear(key))
@@ -191,18 +197,22 @@ class _World:
             self.oracle.check(client.is_idle, f"{client.name} is still busy")
         living = [client for client in living if client.is_idle]
 
+        for client in living:
+            check_presences(self.oracle, client, living, "before its program does anything")
+
         # 2. A client that nobody waits for does not read: a barrier makes it.
         self._let_all(living, "sync", lambda client: client.client.sync())
         self._let_all(living, "sync again", lambda client: client.client.sync())
         self.oracle.say("-- at rest")
         for client in living:
             self.oracle.check(client.client.connected, f"{client.name} is not connected")
-        check_rest(self.oracle, list(self.hubs.values()), living)
+        check_rest(self.oracle, living)
 
         # 3. Everything arrives.
         self._let_all(living, "probe", probe)
         self._let_all(living, "sync", lambda client: client.client.sync())
         self.oracle.check_missing()
+        self.oracle.check_told()
 
         # 4. All leave.
         self._let_all(living, "leave", ClientActor.leave)
