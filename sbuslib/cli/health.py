@@ -11,7 +11,13 @@ from .tables import columns, plain, show_json
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
 if TYPE_CHECKING:
+    from typing import Final
+
     from ..monitor.rates import Row
+
+
+MEASURED: Final = ("clients", "waiting", "lost", "kicked", "dropped", "links", "warnings", "problems")
+"""The values of a hub for which ``sbus doctor`` takes limits."""
 
 
 def add_ping(parser: Parser) -> None:
@@ -158,19 +164,32 @@ def add_doctor(parser: Parser) -> None:
         "  0   there is no problem\n"
         "  1   there is one\n"
         "\n"
+        "With --warn or --critical it is a plugin for a monitoring system, and prints one line with the measured\n"
+        f"values: {', '.join(MEASURED[:-1])} and {MEASURED[-1]}.\n"
+        "Those of lost, kicked and dropped are since the hub started; links are those that are not joined.\n"
+        "  0   no value is above its limit\n"
+        "  1   one is above that of --warn\n"
+        "  2   one is above that of --critical, or there is no hub\n"
+        "  3   unknown: the hub does not trust this user\n"
+        "\n"
         "examples:\n"
         "  sbus doctor\n"
-        "  sbus doctor --json | jq 'select(.level != \"ok\")'"
+        "  sbus doctor --json | jq 'select(.level != \"ok\")'\n"
+        "  sbus doctor --warn waiting=1000 links=0 --critical waiting=50000 problems=0"
     )
 
     add_address(parser)
     add(parser, "--json", "a JSON object a line for each finding")
+    add(parser, "--warn LIMIT...", "NAME=N: a warning where a measured value is above N")
+    add(parser, "--critical LIMIT...", "likewise, critical")
 
 
 def run_doctor(arguments: Namespace) -> int:
     from ..monitor.diagnosis import examine
 
     begin_to_show()
+    if arguments.warn or arguments.critical:
+        return _compare(arguments.address, _limits(arguments.warn), _limits(arguments.critical))
     status = EXIT_SUCCESS
     for one in examine(arguments.address):
         if arguments.json:
@@ -182,6 +201,59 @@ def run_doctor(arguments: Namespace) -> int:
         if one.level == "problem":
             status = EXIT_FAILURE
     return status
+
+
+def _limits(words: list[str] | None) -> dict[str, int]:
+    """Parse limits: ``NAME=N``."""
+    from ..errors import UsageError
+
+    limits = {}
+    for word in words or ():
+        name, _, number = word.partition("=")
+        if name not in MEASURED or not (number.isascii() and number.isdigit()):
+            raise UsageError(f"a limit is NAME=N, not {word}; there are {', '.join(MEASURED)}")
+        limits[name] = int(number)
+    return limits
+
+
+def _compare(address: str | None, warn: dict[str, int], critical: dict[str, int]) -> int:
+    """Compare measured values with limits. Print the line of a monitoring plugin, and return its status.
+
+    Source: the guidelines of the Monitoring Plugins project.
+    """
+    from ..errors import SbusError, StateError
+
+    try:
+        values = _measure(address)
+    except StateError as error:
+        print(f"SBUS UNKNOWN - {plain(str(error))}")
+        return 3
+    except (SbusError, OSError) as error:
+        print(f"SBUS CRITICAL - {plain(str(error))}")
+        return 2
+
+    above = [[name for name in limits if values[name] > limits[name]] for limits in (warn, critical)]
+    status = 2 if above[1] else 1 if above[0] else 0
+    text = ", ".join(f"{values[name]:,} {name}" for name in dict.fromkeys([*above[1], *above[0]])) or "within limits"
+    measured = " ".join(
+        f"{name}={value};{warn.get(name, '')};{critical.get(name, '')}" for name, value in values.items()
+    )
+    print(f"SBUS {('OK', 'WARNING', 'CRITICAL')[status]} - {text} | {measured}")
+    return status
+
+
+def _measure(address: str | None) -> dict[str, int]:
+    """Return the values of :data:`MEASURED`. Raises :exc:`~sbuslib.errors.StateError` for a user without trust."""
+    from ..blocking import Client
+    from ..monitor.diagnosis import examine
+
+    with Client(address) as client:
+        hub, links = client.hub.statistics(), client.hub.links()
+        levels = [finding.level for finding in examine(client.address)]
+    sums = [sum(counts.values()) for counts in (hub.lost, hub.violations, hub.dropped)]
+    away = sum(link.state != "joined" for link in links)
+    counts = (hub.clients, hub.waiting, *sums, away, levels.count("warning"), levels.count("problem"))
+    return dict(zip(MEASURED, counts, strict=True))
 
 
 def add_whoami(parser: Parser) -> None:

@@ -12,6 +12,7 @@ from ..errors import StateError, UsageError
 from .arguments import Parser, add, add_address
 from .console import show_status
 from .daemon import add_hub_arguments, serve_hub
+from .tables import show_json
 
 
 def add_hub(parser: Parser) -> None:
@@ -93,6 +94,7 @@ def add_hub_units(parser: Parser) -> None:
     add(parser, "[UNIT]", "the unit to print; without: list all")
     add(parser, "--install [DIR]", "write units to DIR, or where systemd looks", const="")
     add(parser, "--session", "only the units of a user session, not of the machine")
+    add(parser, "--json", "the list, as a JSON object a line")
 
 
 def unit_names(user: bool | None = None) -> list[str]:
@@ -123,6 +125,9 @@ def run_hub_units(arguments: Namespace) -> None:
         _install(_target(arguments.install, session), session)
     elif arguments.unit is None:
         for name in unit_names(session or None):
+            if arguments.json:
+                show_json({"unit": name, "title": _title(name), "text": read_unit(name, program_folder())})
+                continue
             print(f"{name:<22} {_title(name)}")
     elif arguments.unit in unit_names():
         print(read_unit(arguments.unit, program_folder()), end="")

@@ -47,6 +47,7 @@ def add_journal_verify(parser: Parser) -> None:
     """Complete the parser of the command."""
     parser.epilog = "examples:\n  sbus journal verify journal      ends with status 1 if anything is damaged or missing"
     _add_directories(parser, "+")
+    add(parser, "--json", "a JSON object a line for each journal")
 
 
 def add_journal_query(parser: Parser) -> None:
@@ -216,13 +217,21 @@ def show_skipped(path: str, skipped: Skipped) -> None:
 
 def run_journal_verify(arguments: Namespace) -> int:
     begin_to_show()
-    return _each(arguments, _verify_one)
+    return _each(arguments, partial(_verify_one, as_json=arguments.json))
 
 
-def _verify_one(directory: str) -> bool:
+def _verify_one(directory: str, *, as_json: bool) -> bool:
+    import msgspec
+
     from ..journal.verify import Check, verify
 
+    damages: list[dict[str, object]] = []
+
     def on_damage(path: str, skipped: Skipped) -> None:
+        if as_json:
+            fields = {"position": skipped.position, "bytes": skipped.length, "rows": skipped.rows}
+            damages.append({"path": path, "reason": skipped.reason, **fields})
+            return
         rows = "" if skipped.rows is None else f", {skipped.rows:,} rows"
         print(f"{path}: byte {skipped.position:,}: {skipped.reason} ({skipped.length:,} bytes{rows})")
 
@@ -233,6 +242,11 @@ def _verify_one(directory: str) -> bool:
     check = Check()
     with progress(so_far):
         verify(directory, on_damage, check)
+
+    if as_json:
+        counts = msgspec.to_builtins(check) | {"damages": damages, "is_whole": check.is_whole}
+        show_json({"journal": directory, **counts, "verdict": check.verdict()})
+        return check.is_whole
 
     # 2. The summary: present, damaged and missing rows.
     whole = "all of it is whole" if check.is_whole else f"{check.damages:,} places are damaged"

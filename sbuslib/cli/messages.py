@@ -9,7 +9,7 @@ import signal
 import sys
 from argparse import Namespace
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from io import BufferedReader
@@ -22,6 +22,7 @@ from ..blocking import Client
 from ..clients.recipes.payload_text import payload_text
 from ..errors import PayloadError
 from ..limits import PACKET_BYTES
+from ..matcher import Pattern
 from ..wire import control
 from ..wire.packets import Message
 from ..wire.text import printable
@@ -165,15 +166,25 @@ def json_field(name: str, data: bytes) -> dict[str, str]:
 # -- subscribing ----------------------------------------------------------------------------------------------
 
 
-def subscribe(client: Client, show: Show, count: int | None = None, timeout: float | None = None) -> None:
-    """Write messages to standard output until there were ``count``, or it is closed.
+def subscribe(
+    client: Client,
+    show: Show,
+    count: int | None = None,
+    timeout: float | None = None,
+    unwanted: Sequence[Pattern] = (),
+) -> None:
+    """Write messages to standard output until there were ``count``, or it is closed; not those with ``unwanted`` keys.
 
     Raises :exc:`TimeoutError` when none comes for ``timeout`` seconds.
     """
     if sys.stdout is None:
         raise OSError("standard output is closed")
     out = sys.stdout.buffer
+
     for batch in _batches(client, timeout):
+        if unwanted:
+            batch = [message for message in batch if not any(pattern.matches(message.key) for pattern in unwanted)]
+
         messages = batch[:count]
         try:
             out.write(b"".join(map(show, messages)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address
 from .console import CONFIG_PLACE, EXIT_FAILURE, EXIT_SUCCESS, begin_to_show, show_status
+from .tables import plain, show_json
 
 if TYPE_CHECKING:
     from ..keys.policy import Rule, Verb
@@ -55,6 +56,7 @@ def add_config_check(parser: Parser) -> None:
     parser.hide("--start", "--since")
     add(parser, "--propose", "print rules that allow all that was recorded")
     add(parser, "--rows N", f"only the first N of a table ({_ROWS})", default=_ROWS)
+    add(parser, "--json", "all that was found, as JSON in a line; not with --propose")
     add(parser, "-u --user USER", "as for the hub", action="append")
     add(parser, "--separator BYTE", "as for the hub")
 
@@ -62,18 +64,15 @@ def add_config_check(parser: Parser) -> None:
 def run_config_check(arguments: Namespace) -> int:
     from ..errors import UsageError
     from .config import read_settings
-    from .tables import plain
 
     begin_to_show()
     if arguments.propose:
         if arguments.journal is None:
             raise UsageError("--propose needs --journal: rules are made of what was recorded")
+        if arguments.json:
+            raise UsageError("--json is not for --propose, which prints a file of rules")
         return _propose(arguments)
     settings = read_settings(arguments, of_any=True)
-    rules = "no rules, so everybody may do everything"
-    if settings.policy is not None:
-        rules = f"{len(settings.policy.rules):,} rules"
-    print(f"{plain(str(arguments.config))}: correct, {rules}")
     return _rehearse(arguments, settings)
 
 
@@ -126,9 +125,9 @@ def _separator(arguments: Namespace, settings: HubSettings | None) -> bytes:
 def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
     from ..reports.rehearsal import PolicyTrial, endings, rehearse
     from ..reports.traffic import span
-    from .tables import plain
 
-    trial, is_refused = PolicyTrial(settings.policy, settings.users, settings.separator), False
+    trial = PolicyTrial(settings.policy, settings.users, settings.separator)
+    result, covered, ending = None, None, None
     verbs: list[Verb] = []
 
     # 1. Recorded messages.
@@ -137,24 +136,63 @@ def _rehearse(arguments: Namespace, settings: HubSettings) -> int:
         separator = _separator(arguments, settings)
         with _recorded(arguments) as recorded:
             result, covered = rehearse(recorded, trial, separator), span(recorded)
-        many = f"{result.messages:,} messages of {result.users:,} users under {result.keys:,} keys"
-        print(f"{plain(str(arguments.journal))}: {many}{'' if covered is None else _between(covered)}")
-        print("\n".join((*_unknown(result), *_refused(result, arguments.rows))))
-        is_refused = bool(result.refusals)
 
-    # 2. Subscriptions of now.
+    # 2. Subscriptions of now, and patterns that matched nothing.
     clients, where = _subscriptions(arguments, settings.separator)
-    if clients is None:
-        print(f"subscriptions: no hub was asked: {where}")
-    else:
+    if clients is not None:
         verbs.append("subscribe")
-        found = endings(trial, clients, settings.separator)
-        print("\n".join(_ending(found, clients, where, arguments.rows)))
-        is_refused = is_refused or bool(found)
+        ending = endings(trial, clients, settings.separator)
+    unmatched = trial.unmatched(*verbs)
 
-    # 3. Patterns that matched nothing.
-    print("\n".join(_unmatched(trial.unmatched(*verbs), settings, verbs, arguments.rows)), end="")
-    return EXIT_FAILURE if is_refused else EXIT_SUCCESS
+    # 3. What was found.
+    if arguments.json:
+        show_json(_as_json(settings, result, ending, unmatched))
+    else:
+        rules = "no rules, so everybody may do everything"
+        if settings.policy is not None:
+            rules = f"{len(settings.policy.rules):,} rules"
+        print(f"{plain(str(arguments.config))}: correct, {rules}")
+        if result is not None:
+            many = f"{result.messages:,} messages of {result.users:,} users under {result.keys:,} keys"
+            print(f"{plain(str(arguments.journal))}: {many}{'' if covered is None else _between(covered)}")
+            print("\n".join((*_unknown(result), *_refused(result, arguments.rows))))
+        if clients is None:
+            print(f"subscriptions: no hub was asked: {where}")
+        else:
+            print("\n".join(_ending(ending or [], clients, where, arguments.rows)))
+        print("\n".join(_unmatched(unmatched, settings, verbs, arguments.rows)), end="")
+    return EXIT_FAILURE if ending or (result is not None and result.refusals) else EXIT_SUCCESS
+
+
+def _as_json(
+    settings: HubSettings,
+    result: Rehearsal | None,
+    ending: list[Ending] | None,
+    unmatched: list[tuple[Rule, Verb, bytes]],
+) -> dict[str, object]:
+    """Return all findings for JSON, keys and patterns as text; *None* for what was not looked at."""
+    recorded, ends = None, None
+    if result is not None:
+        recorded = {
+            **{name: getattr(result, name) for name in ("messages", "refused", "unknown", "unsure", "reserved")},
+            "refusals": [
+                {"uid": refusal.uid, "key": _shown(refusal.key), "messages": refusal.messages, "why": refusal.why}
+                for refusal in result.refusals
+            ],
+            "lost": [lost._asdict() for lost in result.lost],
+        }
+
+    if ending is not None:
+        ends = [{"uid": end.who.uid, "pattern": _shown(end.pattern), "why": end.why} for end in ending]
+
+    return {
+        "rules": None if settings.policy is None else len(settings.policy.rules),
+        "recorded": recorded,
+        "ending": ends,
+        "unmatched": [
+            {"rule": rule.label, "verb": verb, "pattern": _shown(template)} for rule, verb, template in unmatched
+        ],
+    }
 
 
 def _between(covered: Span) -> str:
@@ -176,8 +214,6 @@ def _unknown(result: Rehearsal) -> Iterator[str]:
 
 def _missing(lost: list[MissingMessages]) -> Iterator[str]:
     """Yield a line for each cause of messages that are not recorded."""
-    from .tables import plain
-
     for cause, messages, times in lost:
         parts = [f"{messages:,} messages"] * bool(messages) + [f"{times:,} times nobody knows how many"] * bool(times)
         yield f"not recorded: {' and '.join(parts) or 'none'}: {plain(cause)}"
@@ -203,7 +239,7 @@ def _refused(result: Rehearsal, rows: int) -> Iterator[str]:
 
 def _ending(found: list[Ending], clients: list[HeldPatterns], where: str, rows: int) -> Iterator[str]:
     """Yield the table of subscriptions that would end."""
-    from .tables import columns, name_of_user, plain
+    from .tables import columns, name_of_user
 
     total = sum(client.count for client in clients)
     held = f"{total:,} at {plain(where)}"
@@ -223,7 +259,7 @@ def _unmatched(
     found: list[tuple[Rule, Verb, bytes]], settings: HubSettings, verbs: list[Verb], rows: int
 ) -> Iterator[str]:
     """Yield the table of patterns that nothing matched, and the rules that have no others."""
-    from .tables import columns, plain
+    from .tables import columns
 
     if not found:
         return

@@ -7,12 +7,14 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..wire.text import printable
 from . import jobs
 from .arguments import Parser, add, add_address
 from .console import complain, explain, show_status
+from .tables import show_json
 
 if TYPE_CHECKING:
     from ..reports.html import Report
@@ -32,9 +34,11 @@ def _add_counting(parser: Parser, kind: str, examples: str) -> None:
     add(parser, "--hub ID", "only records of this hub; else of all hubs")
     add(parser, "--start WHEN", "leave out earlier records")
     add(parser, "--end WHEN", "leave out records from then on")
-    add(parser, "--output FILE", f"the page; -: none ({kind}.html)", default=f"{kind}.html")
+    add(parser, "--output FILE", f"the page; -: none ({kind}.html, with --json none)")
+    parser.set_defaults(page=f"{kind}.html", prints=kind == "night")
     add(parser, "--parquet DIR", "the tables as Parquet, too")
     add(parser, "--csv DIR", "the tables as CSV, too")
+    add(parser, "--json", "print the rows of the tables, a JSON object a line")
     what = "what counts; else DuckDB where it is installed, and Spark for a URI and with --master"
     add(parser, "--engine", what, choices=("duckdb", "spark"))
     jobs.add_spark_arguments(parser)
@@ -59,14 +63,16 @@ def separator_of(lake: str, hub: str | None, default: bytes | None = None) -> by
 
 
 def _check_output(arguments: Namespace) -> None:
-    """Check that the result can be written, before the work is done.
+    """Choose the page, and check that the result can be written, before the work is done.
 
     Raises :exc:`~sbuslib.errors.UsageError`, or :exc:`~sbuslib.errors.StateError` when a library is missing.
     """
     from ..errors import UsageError
 
+    if arguments.output is None:
+        arguments.output = "-" if arguments.json else arguments.page
     if arguments.output == "-":
-        if not arguments.parquet and not arguments.csv:
+        if not (arguments.parquet or arguments.csv or arguments.json or arguments.prints):
             raise UsageError("no page and no tables: there would be no output")
         return
     from ..reports.html import check_page
@@ -78,20 +84,25 @@ def _check_output(arguments: Namespace) -> None:
 
 
 def _deliver(report: Report, arguments: Namespace) -> None:
-    """Write the page and the tables, and print their paths."""
+    """Write the page and the tables, and print their paths; or, as JSON, the rows of the tables."""
     from ..kernel.regular_files import open_emptied
-    from ..reports.exports import write_csv, write_parquet
+    from ..reports.exports import as_json, write_csv, write_parquet
 
+    if arguments.json:
+        for name, table in report.tables.items():
+            for row in as_json(table):
+                show_json({"table": name, **row})
+    say = show_status if arguments.json else partial(print, flush=True)  # nothing else beside JSON
     if arguments.output != "-":
         show_status("making the page ...")
         with open_emptied(arguments.output) as file:
             file.write(report.page().encode())
-        print(arguments.output, flush=True)
+        say(arguments.output)
     for directory, write in ((arguments.parquet, write_parquet), (arguments.csv, write_csv)):
         if directory:
             show_status(f"writing tables to {directory} ...")
             write(report.tables, directory)
-            print(directory, flush=True)
+            say(directory)
 
 
 @contextmanager
@@ -194,13 +205,12 @@ def add_report_night(parser: Parser) -> None:
 def run_report_night(arguments: Namespace) -> None:
     from ..reports.night import night
 
-    if arguments.output != "-":
-        _check_output(arguments)
+    _check_output(arguments)
     with _recorded(arguments) as rows:
         report = night(rows)
         assert report is not None
         day = None
-        for time, kind, text in report.tables["night"].rows:
+        for time, kind, text in () if arguments.json else report.tables["night"].rows:
             local = time.astimezone()
             if local.date() != day:
                 day = local.date()

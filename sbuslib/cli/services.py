@@ -242,6 +242,7 @@ def add_queue(parser: Parser) -> None:
     add(parser, "[PATTERN...]", "messages that match are jobs")
     add_address(parser)
     add(parser, "--list", "show the queues that services of this bus have")
+    add(parser, "--json", "with --list, a JSON object a line for each; the age of the oldest job in seconds")
     add(parser, "--purge", "delete all waiting jobs of NAME; its service has to trust this user")
     where = parser.add_mutually_exclusive_group()
     add(where, "--store FILE", "where jobs are kept, or a folder (NAME.queue in ~/.local/state/sbus)")
@@ -323,6 +324,12 @@ def _list_queues(arguments: Namespace) -> None:
     with messages.connected(arguments) as client:
         key = services_key(client.hub.separator)
         queues = list_queues(lambda after: client.request_many(key, after, wait=_LISTED_WITHIN))
+    if arguments.json:
+        for name, state in sorted(queues.items()):
+            fields = {field: getattr(state, field) for field in ("waiting", "delayed", "held", "workers", "oldest")}
+            show_json({"queue": printable(name), **fields})
+        return
+
     table: list[tuple[object, ...]] = [("QUEUE", "WAITING", "HELD", "WORKERS", "OLDEST WAITS")]
     for name, state in sorted(queues.items()):
         oldest = "" if state.oldest is None else f"{state.oldest:.0f} s"

@@ -26,6 +26,7 @@ def add_sub(parser: Parser) -> None:
         "  sbus sub 'room/*/temp'                      * stands for all up to the next /\n"
         "  sbus sub room/ log/                         everything below room/ and log/\n"
         "  sbus sub ''                                 everything\n"
+        "  sbus sub '' --not log/ 'bus/*'              but these\n"
         "  sbus sub -n 1 --timeout 5s --raw config     the next payload, byte for byte, if it comes soon\n"
         "  sbus sub --json '' | jq .key\n"
         "  sbus sub --format '{time} {key} {size}' ''"
@@ -33,8 +34,10 @@ def add_sub(parser: Parser) -> None:
 
     add_address(parser)
     add(parser, "PATTERN...", "pattern of routing keys")
+    add(parser, "--not PATTERN...", "but not those whose keys match one of these", dest="unwanted")
     add(parser, "-n --count N", "exit after N messages")
     add(parser, "--timeout TIME", "exit with status 1 when no message comes for TIME: 5, 2m")
+    add(parser, "--ready-fd FD", "write a newline to this descriptor, and close it, once subscribed", type=int)
     add_forms(parser)
     for mode, words, what in (
         ("soft", SOFT, "what the hub does with messages that are not read in time, while its queue has room"),
@@ -60,6 +63,9 @@ def wants_senders(arguments: Namespace) -> bool:
 
 
 def run_sub(arguments: Namespace) -> None:
+    import os
+
+    from ..matcher import Pattern
     from . import messages
 
     show = messages.shower(arguments)
@@ -75,7 +81,11 @@ def run_sub(arguments: Namespace) -> None:
         order=arguments.order,
         **({} if arguments.timeout is None else {"timeout": arguments.timeout}),
     ) as client:
-        messages.subscribe(client, show, arguments.count, arguments.timeout)
+        if arguments.ready_fd is not None:
+            os.write(arguments.ready_fd, b"\n")
+            os.close(arguments.ready_fd)
+        unwanted = [Pattern(pattern, client.hub.separator) for pattern in arguments.unwanted or ()]
+        messages.subscribe(client, show, arguments.count, arguments.timeout, unwanted)
 
 
 def add_get(parser: Parser) -> None:

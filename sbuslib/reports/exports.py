@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -44,6 +45,23 @@ class Table(NamedTuple):
         kinds = {"time": pa.timestamp("us", tz="UTC"), "keys": pa.list_(pa.binary())}
         schema = pa.schema([(name, kinds.get(kind, kind)) for name, kind in self.columns.items()])
         return pa.Table.from_arrays([pa.array(self.column(item.name), item.type) for item in schema], schema=schema)
+
+
+def as_json(table: Table) -> Iterator[dict[str, object]]:
+    """Yield the rows of a table for JSON: bytes as :func:`~sbuslib.wire.text.printable` text, times as ISO 8601."""
+
+    def plain(value: object) -> object:
+        match value:
+            case bytes():
+                return printable(value)
+            case datetime():
+                return value.isoformat()
+            case list():
+                return [plain(item) for item in value]
+        return value
+
+    for row in table.rows:
+        yield {name: plain(value) for name, value in zip(table.columns, row, strict=True)}
 
 
 def write_parquet(tables: Mapping[str, Table], directory: str) -> None:

@@ -22,6 +22,42 @@ from sbuslib.blocking import Client
 from sbuslib.kernel.users import name_of_user
 from sbuslib.limits import Limits
 
+# -- ``sbus doctor`` as a plugin of a monitoring system
+
+
+def test_a_value_above_its_limit_gives_a_status_and_a_line(run: Run, bus: HubThread, path: str) -> None:
+    def doctor(*limits: str) -> tuple[int, str]:
+        done = run("sbuslib", "doctor", "-a", path, *limits)
+        assert done.stderr == ""
+        return done.returncode, done.stdout
+
+    status, line = doctor("--warn", "lost=0", "clients=100")
+    assert status == 0
+    assert re.fullmatch(
+        r"SBUS OK - within limits \| clients=\d+;100; waiting=0;; lost=0;0; kicked=0;; dropped=0;; links=0;; "
+        r"warnings=0;; problems=0;;\n",
+        line,
+    )
+    with Peer(path) as peer:
+        peer.send(b"nonsense")
+        assert peer.is_disconnected()
+    assert doctor("--warn", "kicked=0")[0] == 1
+    status, line = doctor("--warn", "kicked=0", "--critical", "kicked=0", "clients=100")
+    assert (status, line.partition(" |")[0]) == (2, "SBUS CRITICAL - 1 kicked")
+    assert "kicked=1;0;0" in line
+
+
+def test_a_hub_that_is_away_is_critical_and_one_that_does_not_trust_is_unknown(
+    run_here: Run, bus: HubThread, path: str
+) -> None:
+    bus.call(lambda: setattr(bus.hub.context, "trusted", frozenset()))  # as another user would find it
+    unknown = run_here("sbuslib", "doctor", "-a", path, "--warn", "lost=0")
+    assert (unknown.returncode, unknown.stdout[:15]) == (3, "SBUS UNKNOWN - ")
+    bus.stop()
+    away = run_here("sbuslib", "doctor", "-a", path, "--critical", "lost=0")
+    assert (away.returncode, away.stdout[:16]) == (2, "SBUS CRITICAL - ")
+
+
 # -- ``sbus ping`` as a program
 
 

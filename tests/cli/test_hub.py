@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import logging
 import os
 import re
@@ -232,6 +233,8 @@ def test_units_are_installed_with_the_path_of_the_programs(
 ) -> None:
     listed = [line[:22].strip() for line in run("sbuslib", "units").stdout.splitlines() if line[22:].strip()]
     assert listed == unit_names(), "each with what it is for"
+    as_json = run("sbuslib", "units", "--json", env=programs).stdout.splitlines()
+    assert [json.loads(line)["unit"] for line in as_json] == unit_names()
     target = tmp_path / "units"
     done = run("sbuslib", "units", "--install", str(target), *["--session"] * user, env=programs)
     assert done.returncode == 0, done.stderr

@@ -85,7 +85,14 @@ def test_verify_finds_damage(run: Run, journal: str) -> None:
         f"{journal}: 8 lost: overflow",
         "not every message is accounted for: 6 recorded, 8 lost by known causes, and nobody knows how many by outage",
     ]
+    found = json.loads(run("sbuslib", "journal", "verify", journal, "--json").stdout)
+    assert (found["journal"], found["messages"], found["is_whole"], found["damages"]) == (journal, 6, True, [])
+    assert (found["lost"]["overflow"], found["unknown"]["outage"]) == (8, 1)
+
     path = damage(journal)
+    done = run("sbuslib", "journal", "verify", journal, "--json")
+    (damaged,) = json.loads(done.stdout)["damages"]
+    assert (done.returncode, damaged["path"], damaged["position"]) == (1, path, 112)
     done = run("sbuslib", "journal", "verify", journal)
     assert (done.returncode, done.stderr) == (1, "")
     first, second, third, *_ = done.stdout.splitlines()

@@ -46,6 +46,8 @@ REFUSED = [  # the words, the exit status, a part of what is said; {} is a folde
     ("web --listen 0.0.0.0:0", 2, "0.0.0.0:0"),
     ("web --listen 127.0.0.1:x", 2, "127.0.0.1:x"),
     ("web --listen /nowhere/at/all", 1, "/nowhere/at/all"),
+    ("doctor --warn lots=0", 2, "a limit is NAME=N, not lots=0; there are clients, waiting,"),
+    ("doctor --critical lost=-1", 2, "a limit is NAME=N, not lost=-1"),
     ("bench nonsense", 2, "nonsense"),
     ("journal record /dev/null", 1, "/dev/null"),
     ("journal record --max-bytes much {}/j", 2, "'much' is no size"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -75,6 +76,13 @@ def test_what_would_have_been_refused_is_shown(run: Run, rules: Path, journal: P
     ]
     assert lines[-1].split() == [f"{rules}:1", "publish", '"old/"']
     assert done.returncode == 1
+
+    done = run("sbuslib", "config", "check", str(rules), "--journal", str(journal), "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["rules"], found["ending"]) == (1, 2, None)
+    assert [(one["uid"], one["messages"]) for one in found["recorded"]["refusals"]] == [(4000, 2), (4001, 1)]
+    assert found["recorded"]["lost"] == [{"cause": "outage", "messages": 0, "unknown": 1}]
+    assert found["unmatched"] == [{"rule": f"{rules}:1", "verb": "publish", "pattern": "old/"}]
 
     # A part of it: of a time, and the first rows of each table.
     done = run("sbuslib", "config", "check", str(rules), "--journal", str(journal), "--since", "2025-06-15T15:07:41Z")

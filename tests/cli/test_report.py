@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ def test_keys_are_cut_at_the_separator_of_the_hub_that_was_recorded(run: Run, tm
     assert done.returncode == 0, done.stderr
     with open(f"{tables}/patterns.csv") as file:
         assert [(row["pattern"], row["messages"]) for row in csv.DictReader(file)] == [("room.*.temp", "10")]
+    done = run("sbuslib", "report", "subscriptions", place, patterns, "--json", "--engine", "duckdb")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"table": "patterns", "pattern": "room.*.temp", "messages": 10, "bytes": 10, "keys": 10, "covered_by": []}
+    ]
     done = run("sbuslib", "report", "traffic", place, *arguments)
     assert done.returncode == 0, done.stderr
     with open(f"{tables}/by_level.csv") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -104,6 +105,9 @@ def test_queues_are_listed_and_purged(bus: HubThread, ready: Start, run_here: Ru
     with Client(path) as client:
         for name in ("app-a", "app-b", "app-b"):
             client.queue(name).submit("x")
+    listed = run_here("sbuslib", "queue", "-a", path, "--list", "--json")
+    states = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [(state["queue"], state["waiting"], state["held"]) for state in states] == [("app-a", 1, 0), ("app-b", 2, 0)]
     listed = run_here("sbuslib", "queue", "-a", path, "--list")
     rows = [line.split()[:4] for line in listed.stdout.splitlines()]
     assert rows == [["QUEUE", "WAITING", "HELD", "WORKERS"], ["app-a", "1", "0", "0"], ["app-b", "2", "0", "0"]]

@@ -21,6 +21,22 @@ def test_a_format_is_filled_in(subscribed: Start, path: str) -> None:
     assert shown.endswith("|{\n")
 
 
+def test_a_descriptor_says_when_it_is_in_force_and_some_keys_are_left_out(
+    start: Start, bus: HubThread, path: str
+) -> None:
+    ready, tell = os.pipe()
+    subscriber = start(
+        *("sbuslib", "sub", "-a", path, "-n", "2", "--ready-fd", str(tell), "", "--not", "log/", "bus/*/tick"),
+        pass_fds=[tell],
+    )
+    os.close(tell)
+    assert os.read(ready, 10) == b"\n"
+    assert os.read(ready, 10) == b"", "it is closed"
+    os.close(ready)
+    publish(path, (b"log/1", b""), (b"a", b""), (b"bus/1/tick", b""), (b"bus/1/tock", b""))
+    assert subscriber.communicate(timeout=PATIENCE)[0] == b"a\t\nbus/1/tock\t\n"
+
+
 def test_waiting_ends_with_the_timeout(run: Run, bus: HubThread, path: str) -> None:
     done = run("sbuslib", "sub", "-a", path, "-n", "1", "--timeout", "0.5", "")  # connecting has as long
     assert (done.returncode, done.stdout) == (1, "")
