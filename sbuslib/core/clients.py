@@ -47,7 +47,9 @@ class Clients:
         self.connections: dict[Receiver, Connection] = {}
         """By the receivers that routes hold."""
         self.inboxes: set[LocalReceiver] = set()  # of the embedder and the recorder
-        self.violations = Violations(context.limits.logged_violations, context.counts.violations)  # by clients
+        self.violations = Violations(
+            context.limits.logged_violations, context.counts.violations, context.events.is_named, monotonic
+        )  # by clients
         context.events.listeners.append(self._send_to_watchers)
         self._on_last = on_last
         self._cut: set[Publisher] = set()  # those that left and have still to finish

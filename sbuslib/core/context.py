@@ -46,6 +46,7 @@ class Context:
         self.address = address
         self.router: Router[Receiver] = Router(limits, quotas, separator)  # who receives what
         self.events = Events(address)  # what happens to it
+        self.events.named.append(lambda uid: uid in self.trusted)
         self.counts = Counts()
         """All that was counted since the hub was made, but for what clients hold that are connected."""
         self._running: Running | None = None  # of the last start

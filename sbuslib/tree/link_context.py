@@ -36,7 +36,7 @@ class LinkContext:
         self.parent: ParentPort | None = None
         """The parent, while a relay is started."""
         self.propagation = InterestPropagation(context)  # of local interest, to all links
-        self.dropped = Violations(context.limits.logged_violations)
+        self.dropped = Violations(context.limits.logged_violations, is_named=context.events.is_named)
         """Packets that links should not have sent."""
         self.questions = Questions(context, links, lambda: self.parent)  # that clients and hubs asked
         self.startup_barrier = StartupBarrier(

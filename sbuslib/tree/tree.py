@@ -68,6 +68,8 @@ class Tree(LinkContext):
         self._links_of: Counter[int] = Counter()  # by user
         #: The relays of children, in any mode, and the senders behind them.
         self._child_senders: dict[Outbound, ChildSenders] = {}
+        self._linked_users: set[int] = set()  # who had links: all were named, by themselves or by a group
+        context.events.named.append(lambda uid: uid in self._relay_users or uid in self._linked_users)
         self._all_left: Event | None = None  # set once no hub is below any more, while all have to leave
 
     # -- lifecycle ----------------------------------------------------------------------------------

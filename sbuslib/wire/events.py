@@ -43,7 +43,7 @@ _TEXTS: Final = {
     "refused": (logging.WARNING, "disconnected (repeats are summed up)"),
     "refusals": (logging.WARNING, "{count:,} were disconnected in {seconds:.0f} s"),
     "dropped": (logging.WARNING, "dropped what a link sent (repeats are only counted)"),
-    "more": (logging.WARNING, "{count:,} more events of one user are not told"),
+    "more": (logging.WARNING, "{count:,} more events of {users} were left out"),
 }
 """Each kind of event with its level in the log, and its text."""
 
@@ -52,6 +52,9 @@ KINDS: Final = tuple(_TEXTS)
 
 LONGEST_TEXT: Final = 4 * _LONGEST + 3
 """Characters of each text of an event: of as many bytes, each escaped, and three full stops."""
+
+MOST_USERS: Final = 65_536
+"""Users that are counted for one event."""
 
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -77,6 +80,8 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first segments of a key or patterns, or where the hub at the other end of a link listens."""
     count: _Count = 0
     seconds: Annotated[float, msgspec.Meta(ge=0, lt=2**33)] = 0  # no 0.0: only the default object itself is left out
+    users: Annotated[int, msgspec.Meta(ge=0, le=MOST_USERS)] = 0
+    """Of how many users the ``count`` is; at least so many, if it is 65,536. 0: not known."""
 
     @property
     def level(self) -> int:
@@ -91,7 +96,10 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def summary(self) -> str:
         """The line without the hub."""
-        text = _TEXTS.get(self.kind, (0, self.kind))[1].format(count=self.count, seconds=self.seconds)
+        users = "one user" if self.users == 1 else f"{self.users:,} users" if self.users else "some users"
+        if self.users == MOST_USERS:
+            users = f"at least {users}"
+        text = _TEXTS.get(self.kind, (0, self.kind))[1].format(count=self.count, seconds=self.seconds, users=users)
         cause = f": {self.cause}" if self.cause else ""
         return f"{text}{cause}{f'; {self.whose}' if self.whose else ''}"
 

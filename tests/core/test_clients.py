@@ -81,10 +81,14 @@ def test_a_client_knows_why_it_was_kicked(address: str) -> None:
         assert told == [Kicked("unknown verb")]
 
 
-def test_remembered_violations_are_bounded() -> None:
-    violations = Violations(3)
-    assert [violations.note("x", uid) for uid in range(5)] == [True, True, True, False, False]
-    assert violations.counts["x"] == 5
+def test_remembered_violations_are_bounded_and_others_are_logged_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    violations = Violations(3, is_named=lambda uid: uid == 7, clock=lambda: 1_000.0)
+    assert [violations.note("x", uid) for uid in range(6)] == [True, True, True, True, False, False]
+    assert [violations.note("x", 7), violations.note("x", 7)] == [True, False], "a user whom the owner named"
+    assert violations.counts["x"] == 8
+    monkeypatch.setattr("sbuslib.core.violations.OTHERS_PAUSE", 0.0)
+    assert violations.note("x", 8), "a minute later"
+    assert violations.repeats["x", None] == 4
 
 
 @pytest.mark.parametrize("fails", [ValueError, gevent.Timeout, None])

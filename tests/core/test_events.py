@@ -16,12 +16,13 @@ from support import PATIENCE, Connect, ConnectAs, HubThread, MakeHub
 
 from sbuslib import Hub
 from sbuslib.cli.log import QUIET_SECONDS, HubLog, JournalHandler
+from sbuslib.core import event_log
 from sbuslib.core.event_log import MOST
 from sbuslib.errors import PacketError
 from sbuslib.kernel.users import name_of_user, program_of
 from sbuslib.reasons import Reason
 from sbuslib.secrets import Credentials
-from sbuslib.wire.events import LONGEST_TEXT, HubEvent, event_of, first_segments, shown
+from sbuslib.wire.events import LONGEST_TEXT, MOST_USERS, HubEvent, event_of, first_segments, shown
 
 STRANGER = 4_321
 
@@ -93,10 +94,59 @@ def test_a_user_cannot_fill_the_log_and_is_told_how_much_was_left_out(
     assert len(caplog.messages) == MOST + 1
     for uid in range(STRANGER, STRANGER + 5_000):  # and many users not the memory
         events.emit("refused", Credentials(gid=1, uid=uid, pid=0))
-    assert len(events._shares) <= 257
+    assert len(events._of_others) <= 257
     events.sum_up(ends=True)
-    assert f"{10_001 - MOST:,} more events of one user are not told; user {STRANGER} ({STRANGER})" in caplog.text
-    assert not events._shares
+    assert f"{10_001 - MOST:,} more events of one user were left out; user {STRANGER} ({STRANGER})" in caplog.text
+    assert not events._of_others
+
+
+def test_a_stranger_with_many_user_ids_keeps_nobody_out_of_the_log(
+    make_hub: MakeHub, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = make_hub(trusted=[STRANGER - 1], relays=[STRANGER - 2])
+    events, now = hub.context.events, [1_000.0]
+    monkeypatch.setattr(event_log, "monotonic", lambda: now[0])
+    many = range(STRANGER, STRANGER + 1_000)
+    for _ in range(3):
+        for uid in many:
+            events.emit("refused", Credentials(gid=1, uid=uid, pid=0), cause="too many connections")
+
+    # Of losses, the owner's users and relays all is logged.
+    caplog.clear()
+    victim = many.stop
+    for uid in (victim, many.stop + 1):
+        events.emit("loses", Credentials(gid=1, uid=uid, pid=0), cause="overflow")
+        events.emit("lost", Credentials(gid=1, uid=uid, pid=0), cause="overflow", count=4_464)
+    for uid in (0, os.getuid(), STRANGER - 1, STRANGER - 2):
+        events.emit("refused", Credentials(gid=1, uid=uid, pid=0), cause="unknown verb")
+    assert len(caplog.messages) == 8
+
+    # Of others, one event a minute, and a sum that says of how many users.
+    for _ in range(10):
+        events.emit("refused", Credentials(gid=1, uid=victim, pid=0), cause="unknown verb")
+    assert len(caplog.messages) == 8
+    now[0] += event_log.COMMON_PAUSE
+    events.emit("refused", Credentials(gid=1, uid=victim, pid=0), cause="unknown verb")
+    assert len(caplog.messages) == 9
+    assert f"user {victim}" in caplog.messages[-1]
+    now[0] += event_log.SPAN
+    events.sum_up()
+    users = len(many) - 256 + 1
+    assert f"{3 * (users - 1) - 1 + 10:,} more events of {users:,} users were left out" in caplog.messages[-1]
+
+
+def test_losses_of_more_users_than_are_counted_separately_are_summed_up(
+    hub: Hub, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub.context.events._of_losses, "_most", 2)
+    monkeypatch.setattr(event_log, "MOST_USERS", 3)
+    for uid in range(STRANGER, STRANGER + 10):
+        hub.context.events.emit("loses", Credentials(gid=1, uid=uid, pid=0), cause="overflow")
+    assert len(caplog.messages) == 3
+    hub.context.events.sum_up(ends=True)
+    assert "7 more events of 3 users were left out" in caplog.messages[-1]
+    assert HubEvent("more", 1.0, count=7, users=MOST_USERS).summary.startswith("7 more events of at least 65,536 users")
+    assert HubEvent("more", 1.0, count=7).summary == "7 more events of some users were left out", "of an older hub"
 
 
 def test_repeats_are_summed_up_when_they_end_and_told_anew(address: str, caplog: pytest.LogCaptureFixture) -> None:
