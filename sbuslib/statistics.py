@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from .errors import PeerError, StateError
+from .malformed import MALFORMED
 
 __all__ = [
     "ClientPage",
@@ -364,5 +365,5 @@ def _decode(encoded: bytes | None, address: str, kind: type[T]) -> T:
         raise StateError(f"{address}: this user is not trusted with statistics: ask for --trusted where the hub runs")
     try:
         return msgspec.json.decode(encoded, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise PeerError(f"{address}: the hub sent statistics that cannot be read: {error}") from None

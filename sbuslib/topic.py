@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import msgspec
 
 from .errors import KeyFormatError, PayloadError, UsageError
+from .malformed import MALFORMED
 from .matcher import SEPARATOR
 from .wire.packets import Key, Message
 
@@ -111,7 +112,7 @@ class Topic(Generic[T]):
         try:
             payload = self._encoder.encode(value)
             self._decoder.decode(payload)  # a value of the right class may still hold fields of wrong types
-        except (msgspec.MsgspecError, TypeError) as error:
+        except (*MALFORMED, TypeError) as error:
             raise PayloadError(f"not a {self.type!r}: {error}") from error
         return payload
 
@@ -119,7 +120,7 @@ class Topic(Generic[T]):
         """Decode the value of ``payload``. Raises :exc:`~sbuslib.errors.PayloadError` when it does not fit the type."""
         try:
             return self._decoder.decode(payload)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise PayloadError(f"not a {self.type!r}: {error}") from error
 
     def publish(self, publisher: AnyPublisher[R], key: Key, value: T) -> R:

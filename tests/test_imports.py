@@ -13,7 +13,7 @@ from support import ROOT, python
 PACKAGE = ROOT / "sbuslib"
 
 FLOORS = [
-    "_lazy errors limits matcher reasons secrets shares statistics",
+    "_lazy errors limits malformed matcher reasons secrets shares statistics",
     "wire",
     "keys",
     "federation kernel",
@@ -35,6 +35,7 @@ ENTRANCES = {"__init__", "__main__"}
 
 PURE = """
 federation wire.batches wire.columns wire.control wire.modes wire.offers wire.packets wire.text errors limits keys
+malformed
 matcher statistics secrets topic clients.recipes _lazy clients.fds.transfers clients.batch clients.mailboxes
 clients.hub_requests
 clients.session clients.reconnect core.outbox core.quotas core.router core.violations tree.interest tcp.forwarding

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from ..malformed import MALFORMED
+
 FORMAT = 1
 """The version of the JSON. Readers refuse other versions."""
 
@@ -175,7 +177,7 @@ def decode(data: bytes) -> Results:
     """Decode raw figures from JSON. Raises :exc:`ValueError` for anything else."""
     try:
         results = msgspec.json.decode(data, type=Results)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise ValueError(f"no figures of this program: {error}") from None
     if results.format != FORMAT:
         raise ValueError(f"figures of another form, {results.format} and not {FORMAT}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from ..malformed import MALFORMED
 from ..secrets import OVERFLOW_ID, Credentials
 from ..wire.events import HubEvent, first_segments, shown
 
@@ -211,7 +212,7 @@ def _counts_of(hub: Hub) -> dict[tuple[int, str], int]:
     """Return the losses that the former hub's log has reported. An older hub hands none on: then all until now."""
     try:
         rows = msgspec.json.decode(hub.replacement.handed_on[_LOST], type=list[tuple[int, str, int]])
-    except (KeyError, msgspec.DecodeError):
+    except (KeyError, *MALFORMED):
         return _lost(hub.statistics(clients=False))
     return {(uid, cause): count for uid, cause, count in rows}
 

@@ -22,6 +22,7 @@ from ..blocking import Client
 from ..clients.recipes.payload_text import payload_text
 from ..errors import PayloadError
 from ..limits import PACKET_BYTES
+from ..malformed import MALFORMED
 from ..matcher import Pattern
 from ..wire import control
 from ..wire.packets import Message
@@ -138,7 +139,7 @@ def from_json(line: bytes) -> Pair:
         fields = msgspec.json.decode(line, type=_Line)
         key = fields.key_base64 if fields.key is None else fields.key.encode()
         payload = fields.payload_base64 if fields.payload is None else fields.payload.encode()
-    except (ValueError, RecursionError):
+    except (*MALFORMED, ValueError):  # the latter: a key that UTF-8 cannot hold
         key = payload = None
     if key is None or payload is None:
         raise PayloadError(f"not a message in JSON, with key and payload: {printable(line[:80])}")

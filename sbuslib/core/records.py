@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from ..errors import StateError
+from ..malformed import MALFORMED
 from ..wire.modes import Hard, Order, Soft
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def decode_record(data: bytes | mmap) -> HubRecord:
     """Decode a record. Raises :exc:`~sbuslib.errors.StateError` for other data, and for another version."""
     try:
         record = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise StateError(f"the hub handed over a record that cannot be read: {error}") from None
     if record.version != VERSION:
         raise StateError(f"the hub handed over a record of version {record.version}, and this one reads {VERSION}")

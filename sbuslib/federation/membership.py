@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from ..keys.own_keys import CONTROL
+from ..malformed import MALFORMED
 from ..secrets import user_of
 from ..wire.packets import Message
 from .import_export import DropReason
@@ -179,7 +180,7 @@ def decode_heartbeat(payload: bytes) -> Heartbeat | None:
         return None
     try:
         return msgspec.json.decode(payload[len(HEARTBEAT) : _HEARTBEAT_BYTES], type=Heartbeat)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except MALFORMED:
         return None
 
 

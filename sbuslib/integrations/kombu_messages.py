@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict
 import msgspec
 
 from ..clients.recipes.queue import LONGEST_SECONDS, MOST_PRIORITY
+from ..malformed import MALFORMED
 
 MOST_KEPT: Final = 65_536
 """Messages in a queue that is kept in a process. New ones are lost while it is full."""
@@ -55,7 +56,7 @@ def decode_binding(payload: bytes) -> Binding | None:
     """Decode a binding; ``None`` for anything else."""
     try:
         return _decode_binding(payload)
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         return None
 
 
@@ -63,7 +64,7 @@ def decode(payload: bytes) -> Raw | None:
     """Decode a message; ``None`` for anything else."""
     try:
         raw = _decode(payload)
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         return None
     info = raw["properties"].get("delivery_info")
     if not isinstance(info, dict) or not all(isinstance(info.get(name), str) for name in ("exchange", "routing_key")):

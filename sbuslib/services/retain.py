@@ -31,6 +31,7 @@ from ..clients.recipes.request import Request
 from ..errors import DisconnectedError, NoServerError, PeerError, ReplyError, StateError
 from ..kernel.regular_files import open_regular
 from ..limits import PACKET_BYTES
+from ..malformed import MALFORMED
 from ..matcher import SEPARATOR, matches
 from ..secrets import stranger
 from ..shares import Shares
@@ -325,7 +326,10 @@ class Retain:
     def _answer(self, question: Request) -> bytes:
         """Request a page of all that was published before the request."""
         pattern = question.key[len(self._own) :]
-        after = msgspec.msgpack.decode(question.payload, type=bytes | None)
+        try:
+            after = msgspec.msgpack.decode(question.payload, type=bytes | None)
+        except MALFORMED:
+            raise ReplyError("this is no request for last values") from None
         self.client.sync("tree")
         self._take_all()
         return msgspec.msgpack.encode(self.kept.page(pattern, after, self._separator))

@@ -26,6 +26,7 @@ from ..clients.fds.files import FileSink, safe_name
 from ..clients.fds.transfers import ReceivedFile, Sent, Transfer
 from ..errors import PeerError, UsageError
 from ..limits import check_seconds
+from ..malformed import MALFORMED
 from ..wire.offers import ASK, FAILED, HAVE
 from ..wire.text import plainly
 from .framing import Publish
@@ -74,7 +75,7 @@ def _decode(data: bytes, kind: type[S]) -> S | None:
     """Decode an offer or a request; ``None`` for any other data."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (ValueError, RecursionError):
+    except MALFORMED:
         return None
 
 

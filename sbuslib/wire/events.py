@@ -13,6 +13,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from ..errors import PacketError
+from ..malformed import MALFORMED
 from ..reasons import Reason
 from ..secrets import RESERVED
 from .packets import encode_control
@@ -130,7 +131,7 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         """Read a notice. Raises :exc:`~sbuslib.errors.PacketError`, also for text that is not printable."""
         try:
             event = msgspec.json.decode(payload, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except MALFORMED:
             raise PacketError(Reason.MALFORMED_NOTICE) from None
         if not all(value.isprintable() for value in msgspec.to_builtins(event).values() if isinstance(value, str)):
             raise PacketError(Reason.MALFORMED_NOTICE)

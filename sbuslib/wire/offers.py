@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import DescriptorError
+from ..malformed import MALFORMED
 
 MAGIC: Final = b"\0sbus-fds1\0"
 """Start of an offer's payload. No text and no JSON begins like this."""
@@ -78,7 +79,7 @@ def decode_offer(payload: bytes) -> tuple[Offer, memoryview] | None:
     rest = memoryview(payload)
     try:
         offer = _decoder.decode(rest[_HEAD:at])
-    except (ValueError, RecursionError):  # of msgspec, and of text that is none
+    except MALFORMED:
         raise DescriptorError("malformed") from None
     if offer.store is None and (offer.kind != "frame" or len(rest) - at != offer.size):
         raise DescriptorError("malformed")

@@ -26,6 +26,7 @@ import msgspec
 
 from ...errors import NoServerError, PeerError
 from ...keys.own_keys import LAST
+from ...malformed import MALFORMED
 from ...matcher import matches
 from ...wire.packets import Message
 from ...wire.text import printable
@@ -75,7 +76,7 @@ async def fetch(ask: Ask, patterns: Sequence[bytes], separator: bytes, until: fl
             # The reply may come from anybody: in order, so that this ends, and no more than fits in memory.
             try:
                 page = msgspec.msgpack.decode(answer, type=KeptPage)
-            except (ValueError, RecursionError) as error:
+            except MALFORMED as error:
                 raise PeerError(f"no last values of {printable(pattern)}: {error}") from None
             for key, payload in page.kept:
                 size += len(key) + len(payload)

@@ -20,6 +20,7 @@ import msgspec
 from ...errors import NoServerError, PacketError, PayloadError, PeerError, UsageError
 from ...keys.own_keys import QUEUE
 from ...limits import check_seconds
+from ...malformed import MALFORMED
 from ...secrets import RESERVED, Namespace
 from ...wire.packets import check_payload
 from ...wire.text import printable
@@ -214,7 +215,7 @@ def decode(kind: type[T], payload: bytes) -> T | None:
     """Decode a message of this kind; ``None`` for anything else."""
     try:
         value: T = _DECODERS[kind].decode(payload)
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         return None
     return value
 
