@@ -38,16 +38,31 @@ _LOOK_SECONDS = 0.5
 """Seconds after which a signal is seen that came just before the main thread began to wait: it does not end a wait."""
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a program that serves."""
+_HELD: Final = (signal.SIGHUP, signal.SIGUSR1)
+"""Signals at which some programs do something and go on, and which end a program that is not ready for them."""
+
+
+def hold_signals() -> None:
+    """Let signals at which some programs go on wait: the first thing that a program does."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+def release_signals() -> None:
+    """Let them come: they are handled from now on, or are to end this program."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
 
 def finish(program: str, arguments: Namespace, failure: BaseException | None = None) -> int:
     """Run a parsed command and return the exit status. Errors become one line on standard error here, nowhere else.
 
     With a ``failure`` the error came before, and nothing is run. An unforeseen error ends the program with a traceback
-    and the name of the command.
+    and the name of the command. Held signals come now, unless the command has ``holds_signals``, and releases them when
+    it handles them.
     """
     from ..errors import JournalError, SbusError, ServiceError, UsageError
 
+    if not vars(arguments).get("holds_signals"):
+        release_signals()
     set_verbosity(program, verbose=arguments.verbose, quiet=arguments.quiet)
     warnings.showwarning = partial(_show_warning, program)
     if (stdout := sys.stdout) is not None and hasattr(stdout, "reconfigure"):

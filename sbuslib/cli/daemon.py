@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SbusError
 from ..kernel.defaults import SYSTEM_ADDRESS
 from .arguments import Parser, add, add_address, add_program_options
-from .console import EXIT_SUCCESS, STOPPING, complain, finish, on_stop
+from .console import EXIT_SUCCESS, STOPPING, complain, finish, hold_signals, on_stop, release_signals
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -116,7 +116,7 @@ def add_hub_arguments(parser: Parser, *, may_take_over: bool = True) -> None:
         what = "take over the hub that serves the address, with its socket and all clients, who notice nothing; it then"
         more = "ends. If that fails, it goes on. For the hub's own user and root; no relay of either hub may be joined"
         add(parser, "--take-over", f"{what} {more}")
-    parser.set_defaults(take_over=False)
+    parser.set_defaults(take_over=False, holds_signals=True)
 
 
 def build_parser() -> Parser:
@@ -135,6 +135,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbusd`` and return its exit status."""
+    hold_signals()
     return finish("sbusd", build_parser().parse_args(argv))
 
 
@@ -282,6 +283,7 @@ def _serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     on_stop(hub.stop, gevent.signal_handler, but=() if arguments.config is None else (signal.SIGHUP,))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    release_signals()
 
     # 3. Readiness, to the caller and the supervisor.
     ready()

@@ -242,6 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             failure = error
 
     # Any other command. An error from above is printed as that of any command.
-    from .console import finish
+    from .console import finish, hold_signals
 
+    hold_signals()
     return finish("sbus", parse(words), failure)

@@ -11,7 +11,7 @@ from time import monotonic
 
 from . import jobs
 from .arguments import Parser, add, add_address
-from .console import advise, complain, explain, on_stop, progress, show_status, yield_to_signals
+from .console import advise, complain, explain, on_stop, progress, release_signals, show_status, yield_to_signals
 from .journal import add_selection, add_skipping, selection, show_skipped
 
 TYPE_CHECKING = False  # the typing module would take as long to load as argparse
@@ -56,6 +56,7 @@ def add_journal_record(parser: Parser) -> None:
     add(parser, "--last TIME", "keep only this time, in memory: 60s, 5m")
     add(parser, "--on PATTERN", "with --last: record when a message matches; may be repeated", action="append")
     add(parser, "--max-memory SIZE", "with --last: keep no more bytes (64MB)", default=64 << 20)
+    parser.set_defaults(holds_signals=True)
 
 
 def run_journal_record(arguments: Namespace) -> None:
@@ -66,6 +67,7 @@ def run_journal_record(arguments: Namespace) -> None:
     with progress(lambda: "waiting for a hub"):
         recorder = _client_recorder(arguments)
     on_stop(recorder.stop)
+    release_signals()
     kept = "" if arguments.last is None else f" the last {arguments.last:g} s of"
     show_status(f"recording{kept} {recorder.client.address} into {arguments.directory} (Ctrl-C ends it)")
     recorder.run()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .arguments import Parser, add, add_address, add_patterns, add_program_options
-from .console import finish
+from .console import finish, hold_signals
 from .daemon import ADDRESS_FORMS, add_hub_arguments, serve_hub
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sbus-relay`` and return its exit status."""
+    hold_signals()
     return finish("sbus-relay", build_parser().parse_args(argv))
 
 

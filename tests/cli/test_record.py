@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,6 +79,31 @@ def test_a_black_box_is_recorded_at_a_signal(ready: Start, bus: HubThread, path:
     recording.terminate()
     assert recording.wait(PATIENCE) == 0
     assert [record.payload for record in records_of(journal)] == [b"1"]
+
+
+TRIGGERED = """
+import os, signal, sys
+from sbuslib.cli import main, record
+
+def make(arguments, make=record._client_recorder):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return make(arguments)
+
+record._client_recorder = make
+sys.exit(main.main(sys.argv[1:]))
+"""
+"""Runs ``sbus``, which gets a SIGUSR1 while its recorder is made."""
+
+
+def test_a_signal_to_record_does_not_end_a_black_box_that_is_starting(bus: HubThread, path: str, journal: str) -> None:
+    command = [sys.executable, "-c", TRIGGERED, "journal", "record", "-a", path, "--last", "1h", journal]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert "recording the last" in process.stderr.readline()
+        finally:
+            process.terminate()
+    assert process.returncode == 0
 
 
 # -- ``sbus seal`` as a program

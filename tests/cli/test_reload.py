@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -142,6 +144,39 @@ def test_a_relay_takes_up_other_bounds_and_another_hub_above(serve: Start, file:
         process.send_signal(signal.SIGHUP)
         below.publish(b"b/4")
         assert two.receive(timeout=PATIENCE).key == b"b/4", "it still runs"
+
+
+HUNG_UP = """
+import os, signal, sys
+from sbuslib.cli import config, daemon, main, relay
+
+def read_settings(*arguments, read=config.read_settings):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return read(*arguments)
+
+config.read_settings = read_settings
+mains = {"sbus": main.main, "sbusd": daemon.main, "sbus-relay": relay.main}
+sys.exit(mains[sys.argv[1]](sys.argv[2:]))
+"""
+"""Runs a program that gets a SIGHUP while it starts."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["sbusd", "-f"], ["sbus", "hub"], ["sbus", "broker", "--memory"], ["sbus-relay", "--upstream", "/nowhere"]],
+    ids=["sbusd", "hub", "broker", "relay"],
+)
+def test_a_hangup_while_a_program_starts_is_a_reload_once_it_serves(words: list[str], file: Path, path: str) -> None:
+    file.write_text(rules('"a"'))
+    where = "--listen" if words[0] == "sbus-relay" else "-a"
+    command = [sys.executable, "-c", HUNG_UP, *words, where, path, "--config", str(file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any("was read again" in said for said in process.stderr)
+            assert process.poll() is None
+        finally:
+            process.terminate()
 
 
 # -- under load -----------------------------------------------------------------------------------------
