@@ -24,7 +24,11 @@ from ..matcher import SEPARATOR, Pattern
 from .import_export import DropReason
 
 # Control characters, blanks of any kind, bytes that are not UTF-8, noncharacters, and private characters.
-_NEVER = "\0-\x20%\x7f-\xa0\u1680\u2000-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\U0010ffff"
+_NEVER = (
+    "\0-\x20%\x7f-\xa0\u1680\u2000-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\uffff"
+    + "".join(f"{chr(plane | 0xFFFE)}{chr(plane | 0xFFFF)}" for plane in range(0x1_0000, 0xF_0000, 0x1_0000))
+    + "\U000e0000-\U000e007f\U000f0000-\U0010ffff"
+)
 _QUOTED = re.compile(rb"%([0-9A-F]{2})")
 _EMPTY = "%"
 """Stands for an empty segment where the broker has none, and for the empty key. No byte is written so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -94,6 +95,23 @@ def test_a_filter_takes_all_that_its_pattern_matches(
     names, takes = engine
     if matches(pattern, key, SEPARATORS.get(names, b"/")):
         assert takes(names.filter_of(pattern), names.name_of(key))
+
+
+@given(st.characters(min_codepoint=0x10000), mappings)
+def test_a_character_beyond_the_first_plane_stands_for_itself_unless_it_is_none(
+    character: str, engine: tuple[NameFormat, object]
+) -> None:
+    names, _ = engine
+    is_none = unicodedata.category(character) == "Co" or ord(character) & 0xFFFE == 0xFFFE
+    is_tag = 0xE0000 <= ord(character) < 0xE0080
+    assert (character in names.name_of(character.encode())) is not (is_none or is_tag)
+
+
+def test_a_plain_spelling_of_any_script_is_that_of_the_key() -> None:
+    for text in ("room/\N{GRINNING FACE}", "\U00020000/x", "stra\u00dfe", "\u4e2d\u6587"):
+        name = f"//sbus/bus/{text}"
+        assert PEERS.key_of(name) == text.encode()
+        assert PEERS.name_of(text.encode()) == name
 
 
 simple = st.lists(st.sampled_from([b"a", b"b", b"*", b"", b"a*b", b"\xff"]), min_size=1, max_size=4).map(b"/".join)
