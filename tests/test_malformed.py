@@ -57,10 +57,10 @@ JSON = {
 def no_page(payload: bytes) -> None:
     """Read a page of last values."""
 
-    async def ask(key: bytes, question: bytes) -> bytes:
+    async def ask(key: bytes, question: bytes, until: float | None) -> bytes:
         return payload
 
-    fetch(ask, [b"a"], b"/").send(None)
+    fetch(ask, [b"a"], b"/", None).send(None)
 
 
 READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception] | None, dict[str, bytes]]] = {
