@@ -326,8 +326,11 @@ class _Search:
 
     def _pattern_of(self, receiver: Receiver) -> Generator[None, None, str]:
         """A pattern of a receiver that matches the key."""
-        namespace = self._context.router.namespace
-        for number, name in enumerate(self._context.router.patterns(receiver), 1):
+        router = self._context.router
+        namespace, is_secret = router.namespace, router.namespace.is_secret(self._key)
+        names = router.secret_patterns_of(receiver) if is_secret else router.plain_patterns_of(receiver)
+        yield
+        for number, name in enumerate(names, 1):
             raw = namespace.unmark(name)[1]
             if Pattern(raw, namespace.separator).matches(self._key):
                 return printable(raw)[:_CHARACTERS]

@@ -3,7 +3,8 @@
 Quotas are for a user and not for a connection: else a user would get around them by opening more connections. Two
 rules:
 
-* *Patterns* are a plain maximum for each user: in number, in bytes, and in *steps*. All patterns of a user together may
+* *Patterns* are a plain maximum for each user: in number, in bytes, and in *steps*. A presence is one, and its
+  information counts among the bytes. All patterns of a user together may
   add ``user_pattern_steps`` steps to the look-up of one key, for any key and any patterns: a sum over their distinct
   shapes, by the theory in :mod:`sbuslib.matcher`. Patterns without ``*`` cost nothing; any number of patterns of one
   shape, for example ``room/*/temp`` and ``hall/*/door``, cost once.
@@ -164,9 +165,9 @@ class Quotas:
         if account.is_clear() and account.uid not in self._exempt:
             self._accounts.pop(account.uid, None)
 
-    def take_pattern(self, account: Account, pattern: Pattern) -> bool:
-        """Charge a pattern; ``False``, and nothing charged, beyond the maximum."""
-        limits, size = self._limits, _size(pattern)
+    def take_pattern(self, account: Account, pattern: Pattern, more: int = 0) -> bool:
+        """Charge a pattern, and more bytes kept with it; ``False``, and nothing charged, beyond the maximum."""
+        limits, size = self._limits, _size(pattern) + more
         if account.patterns >= limits.user_patterns or account.pattern_bytes + size > limits.user_pattern_bytes:
             return False
         if not account.shapes.add(pattern.shape, limits.user_pattern_steps):
@@ -175,16 +176,23 @@ class Quotas:
         account.pattern_bytes += size
         return True
 
-    def force_pattern(self, account: Account, pattern: Pattern) -> None:
+    def force_pattern(self, account: Account, pattern: Pattern, more: int = 0) -> None:
         account.patterns += 1
-        account.pattern_bytes += _size(pattern)
+        account.pattern_bytes += _size(pattern) + more
         account.shapes.add(pattern.shape)
 
-    def give_pattern(self, account: Account, pattern: Pattern) -> None:
+    def give_pattern(self, account: Account, pattern: Pattern, more: int = 0) -> None:
         account.patterns -= 1
-        account.pattern_bytes -= _size(pattern)
+        account.pattern_bytes -= _size(pattern) + more
         account.shapes.remove(pattern.shape)
         self.tidy(account)
+
+    def take_bytes(self, account: Account, more: int) -> bool:
+        """Charge more bytes for a pattern that is charged already, or give some back; ``False`` beyond the maximum."""
+        if more > 0 and account.pattern_bytes + more > self._limits.user_pattern_bytes:
+            return False
+        account.pattern_bytes += more
+        return True
 
     def is_clear(self) -> bool:
         return not (self.accounts() or self.connections.used or self.allowed.used or self.send_buffers.used)

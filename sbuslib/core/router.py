@@ -321,8 +321,14 @@ class Router(Generic[S]):
 
     def plain_patterns_of(self, subscriber: S) -> list[bytes]:
         """The patterns of one subscriber that are not secret."""
-        marked = (mark + raw for mark, index in self._marked.items() for raw in index.patterns(subscriber))
-        return [*self._plain.patterns(subscriber), *marked]
+        names = self._plain.names(subscriber)
+        for mark, index in self._marked.items():
+            names += [mark + raw for raw in index.names(subscriber)]
+        return names
+
+    def secret_patterns_of(self, subscriber: S) -> list[bytes]:
+        """The others."""
+        return self._secret.names(subscriber)
 
     def all_patterns(self) -> list[bytes]:
         """All patterns that anybody holds and that are not secret, each once."""

@@ -6,8 +6,8 @@ that it watches. Changes are sent to links in turns of the user who caused them,
 user, as fast as they read; a presence that came and went meanwhile is not announced at all.
 
 **The owner of a presence** is known to the hub of its client from the kernel, and each link on the way names it as it
-names a sender (:mod:`.remote_senders`). A presence counts as one pattern of its user; one beyond a link as one of the
-user of the link.
+names a sender (:mod:`.remote_senders`). A presence counts as one pattern of its user, with the bytes of its
+information; one beyond a link as one of the user of the link.
 
 **When a link ends,** the presences beyond it are uncertain for a while. They stay in the table for :data:`GIVEN_UP`
 seconds, and lists are marked ``partial``. If the same process of a hub joins again, it announces its presences, and
@@ -293,6 +293,7 @@ class Presences:
         pattern = self._context.router.cut(said.key)
         if not self._put(origin, said.number, pattern, said.info, who):
             origin.has_refused = True
+            self._take_out(origin, said.number, REFUSED)  # what is known of it is no longer so
             raise PacketError(Reason.TOO_MANY_PATTERNS)
 
     def take_removed(self, link: Receiver, said: Removed) -> None:
@@ -353,8 +354,10 @@ class Presences:
         if entry is not None:
             if (entry.info, entry.who.key) == (info, who.key):
                 return True
+            if not self._context.quotas.take_bytes(origin.account, len(info) - len(entry.info)):
+                return False
             entry.info, entry.who = info, who
-        elif self._context.quotas.take_pattern(origin.account, pattern):
+        elif self._context.quotas.take_pattern(origin.account, pattern, len(info)):
             self._last += 1
             entry = self._entries[self._last] = origin.entries[name] = PresenceEntry(
                 self._last, origin, pattern, info, who
@@ -369,7 +372,7 @@ class Presences:
         if entry is None:
             return False
         del self._entries[entry.number]
-        self._context.quotas.give_pattern(origin.account, entry.pattern)
+        self._context.quotas.give_pattern(origin.account, entry.pattern, len(entry.info))
         self._changed(entry, cause)
         return True
 
@@ -440,7 +443,7 @@ class Presences:
 
             # 2. The entry.
             pattern = Pattern(record.key, context.router.namespace.separator)
-            context.quotas.force_pattern(account, pattern)
+            context.quotas.force_pattern(account, pattern, len(record.info))
             credentials = Credentials(*record.ids) if client is None else client.credentials
             who = RemoteSender(credentials, record.rest, context.router.namespace)
             entry = PresenceEntry(record.number, origin, pattern, record.info, who)

@@ -351,3 +351,29 @@ def test_what_comes_down_takes_no_room_of_clients_here(world: World) -> None:
     eventually(lambda: len(world.hubs["left"].tree.presences) == 2)
     below.subscribe(b"a", b"b")
     assert below.epoch == 1
+
+
+def test_the_information_of_a_presence_is_charged_to_its_user_in_each_hub(world: World) -> None:
+    limits = msgspec.structs.replace(FAST, user_pattern_bytes=10_000)
+    low = world.hub("low", mode=0o777, limits=limits)
+    top = world.hub("top", limits=msgspec.structs.replace(FAST, user_pattern_bytes=5_000))
+    world.relay("low", "top")
+    stranger = world.peer_of("low", STRANGER)
+    for number in range(20):
+        stranger.send(b"CMSG presence/on\0t%d\0k%d\0" % (number, number) + bytes(1_000))
+    refused = b"too many patterns"
+    answers = [packet for packet in stranger.pending() if packet.startswith(b"CMSG presence/on\0")]
+    assert [packet.endswith(refused) for packet in answers] == [False] * 9 + [True] * 11
+    account = low.context.quotas.account(STRANGER)
+    assert account.pattern_bytes == 9 * 1_002
+
+    # One that says more of itself needs room, too, and one that says less gives it back.
+    stranger.send(b"CMSG presence/on\0t\0k0\0" + bytes(1_024))
+    assert account.pattern_bytes <= 10_000
+    stranger.send(b"CMSG presence/on\0t\0k0\0")
+    stranger.barrier()
+    assert account.pattern_bytes == 8 * 1_002 + 2
+    stranger.send(b"CMSG presence/on\0t\0k0\0" + bytes(1_000))
+    eventually(lambda: len(top.tree.presences) == 4)  # as many as there is room for
+    stranger.close()
+    eventually(lambda: account.is_clear() and not len(top.tree.presences))
