@@ -96,7 +96,7 @@ class Limits(_Numbers, frozen=True, kw_only=True):
     user_patterns: int = 262_144
     """Distinct patterns that all clients of one user may hold. The relay of a busy host needs many."""
     user_pattern_bytes: int = 16 * 1024 * 1024
-    """Bytes of those patterns, and of what presences say of themselves. The index takes some ten times as much memory."""
+    """Bytes of those patterns, and of the information of presences. The index takes some ten times as much memory."""
     user_pattern_steps: int = 1_024
     """Steps that all patterns of one user may add to the look-up of one key: a third of a millisecond. room/*/x takes 2
     steps, and shares them with all patterns that differ from it in words alone."""

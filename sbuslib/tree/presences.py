@@ -350,6 +350,7 @@ class Presences:
 
     def _put(self, origin: PresenceOrigin, name: int | bytes, pattern: Pattern, info: bytes, who: RemoteSender) -> bool:
         """Put in an entry, or change it. Returns whether there was room."""
+        # 1. Room for it, or for what it says more of itself.
         entry = origin.entries.get(name)
         if entry is not None:
             if (entry.info, entry.who.key) == (info, who.key):
@@ -364,6 +365,8 @@ class Presences:
             )
         else:
             return False
+
+        # 2. Others learn of it.
         self._changed(entry, b"")
         return True
 
