@@ -1,4 +1,7 @@
-"""Fixtures for pytest, which loads this module in every run where this package is installed: it imports nothing else.
+"""Fixtures for pytest, for a ``conftest.py`` that says ``pytest_plugins = ["sbuslib.pytest_plugin"]``.
+
+It is no entry point of the package, as pytest would rewrite the assertions of all its modules then, in every run where
+it is installed; and it imports nothing else.
 
 ``sbus_hub``
     a hub in a thread, a :class:`sbuslib.testing.HubThread`, for one test. ``SBUS_ADDRESS`` names it meanwhile.

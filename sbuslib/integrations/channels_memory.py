@@ -75,6 +75,7 @@ class LocalChannels:
         self._lock = Lock()  # for all that follows
         self._channels: dict[str, _Channel] = {}
         self._groups: dict[str, dict[str, float]] = {}  # by group its channels, each with the time when it leaves
+        self._ended: set[str] = set()  # groups whose last channel has left, until somebody takes them
         self._swept = monotonic()  # when all channels were last looked through
 
     # -- messages -----------------------------------------------------------------------------------
@@ -154,6 +155,13 @@ class LocalChannels:
         with self._lock:
             self._leave(group, name)
 
+    def take_ended(self) -> set[str]:
+        """Return the groups whose last channel has left since the last call."""
+        with self._lock:
+            self._look()
+            ended, self._ended = self._ended, set()
+            return ended
+
     def has_group(self, group: str) -> bool:
         """Return whether any channel is in a group."""
         with self._lock:
@@ -164,8 +172,8 @@ class LocalChannels:
             channel.groups.discard(group)
         members = self._groups.get(group, {})
         members.pop(name, None)
-        if not members:
-            self._groups.pop(group, None)
+        if not members and self._groups.pop(group, None) is not None:
+            self._ended.add(group)
 
     # -- expiry -------------------------------------------------------------------------------------
 

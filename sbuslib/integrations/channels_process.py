@@ -208,6 +208,7 @@ class Process:
         Where that fails, the channel has to leave again.
         """
         self._channels.join(group, channel)
+        self._unsubscribe_ended()
         with self._lock:
             subscribing = self._subscriptions.get(group)
             if subscribing is None or (subscribing.done() and subscribing.exception() is not None):
@@ -218,7 +219,12 @@ class Process:
     def leave(self, group: str, channel: str) -> None:
         """Take a channel out of a group."""
         self._channels.leave(group, channel)
-        self._unsubscribe(group)
+        self._unsubscribe_ended()
+
+    def _unsubscribe_ended(self) -> None:
+        """End the subscriptions to groups whose last channel has left, or has expired."""
+        for group in self._channels.take_ended():
+            self._unsubscribe(group)
 
     def _unsubscribe(self, group: str) -> None:
         """End the subscription to a group, unless the group has channels here."""

@@ -133,6 +133,20 @@ def test_a_channel_that_has_left_a_group_hears_no_more_of_it(make: Make, hub: Hu
     run(main)
 
 
+def test_a_group_whose_channels_have_expired_leaves_no_subscription(make: Make, hub: HubThread) -> None:
+    async def main() -> None:
+        layer = make(group_expiry=0.01, expiry=0.02)
+        await layer.group_add("first", await layer.new_channel())
+        before = hub.call(hub.hub.statistics).patterns
+        for number in range(20):
+            await layer.group_add(f"page.{number}", await layer.new_channel())
+        while hub.call(hub.hub.statistics).patterns > before:  # the next one that joins ends those that have expired
+            await layer.group_add("last", await layer.new_channel())
+            await layer.group_discard("never-joined", await layer.new_channel())
+
+    run(main)
+
+
 def test_messages_have_any_size_up_to_the_limit(make: Make) -> None:
     async def main() -> None:
         here, there = make(), make()
