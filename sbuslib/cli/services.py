@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LISTED_WITHIN = 0.5
 """Seconds in which services of queues answer."""
+_SHOWN_BYTES = 80
+"""Bytes of the payload of a dead job that are shown."""
 _SHOWN_AFTER = 2.0
 """Seconds after which ``sbus retain`` prints that it keeps, though it does not answer yet."""
 
@@ -235,6 +237,8 @@ def add_queue(parser: Parser) -> None:
         "  sbus queue --memory thumbs 'photo/*/new'    quick, and gone when it ends\n"
         "  sbus queue --ordered orders order/          one job of each key at a time\n"
         "  sbus queue --list                           the queues of this bus, and their state\n"
+        "  sbus queue --dead mail                      its dead jobs\n"
+        "  sbus queue --retry mail                     put them back\n"
         "  sbus queue --purge mail-dead                forget jobs that wait"
     )
 
@@ -243,6 +247,8 @@ def add_queue(parser: Parser) -> None:
     add_address(parser)
     add(parser, "--list", "show the queues that services of this bus have")
     add(parser, "--json", "with --list, a JSON object a line for each; the age of the oldest job in seconds")
+    add(parser, "--dead", "show the dead jobs of NAME, the oldest; its service has to trust this user")
+    add(parser, "--retry", "put the dead jobs of NAME back into it; its service has to trust this user")
     add(parser, "--purge", "delete all waiting jobs of NAME; its service has to trust this user")
     where = parser.add_mutually_exclusive_group()
     add(where, "--store FILE", "where jobs are kept, or a folder (NAME.queue in ~/.local/state/sbus)")
@@ -273,6 +279,12 @@ def run_queue(arguments: Namespace) -> None:
         return
     if arguments.name is None:
         arguments.parser.error("give the NAME of a queue")
+    if arguments.dead:
+        _show_dead(arguments)
+        return
+    if arguments.retry:
+        _retry_dead(arguments)
+        return
     if arguments.purge:
         _purge_queue(arguments)
         return
@@ -318,7 +330,6 @@ def run_queue(arguments: Namespace) -> None:
 def _list_queues(arguments: Namespace) -> None:
     """Ask all services which queues they have."""
     from ..clients.recipes.queue import list_queues, services_key
-    from ..wire.text import printable
     from . import messages
 
     with messages.connected(arguments) as client:
@@ -333,8 +344,29 @@ def _list_queues(arguments: Namespace) -> None:
     table: list[tuple[object, ...]] = [("QUEUE", "WAITING", "HELD", "WORKERS", "OLDEST WAITS")]
     for name, state in sorted(queues.items()):
         oldest = "" if state.oldest is None else f"{state.oldest:.0f} s"
-        table.append((printable(name), state.waiting, state.held, state.workers, oldest))
+        table.append((os.fsdecode(name), state.waiting, state.held, state.workers, oldest))
     print("\n".join(columns(table)), flush=True)
+
+
+def _show_dead(arguments: Namespace) -> None:
+    """Show dead jobs, each in a line: number, sender, key, and the beginning of the payload."""
+    from ..services.queue_rules import dead_name
+    from . import messages
+
+    with messages.connected(arguments) as client:
+        jobs = client.queue(dead_name(os.fsencode(arguments.name), client.hub.separator)).peek()
+    table: list[tuple[object, ...]] = [("NUMBER", "SENDER", "KEY", "PAYLOAD")]
+    for job in jobs:
+        cut = job.payload[:_SHOWN_BYTES] + (b" ..." if len(job.payload) > _SHOWN_BYTES else b"")
+        table.append((job.number, *map(os.fsdecode, (job.sender or b"", job.key, cut))))
+    print("\n".join(columns(table)), flush=True)
+
+
+def _retry_dead(arguments: Namespace) -> None:
+    from . import messages
+
+    with messages.connected(arguments) as client:
+        show_status(f"{client.queue(arguments.name).retry():,} dead jobs of {arguments.name} are back in it")
 
 
 def _purge_queue(arguments: Namespace) -> None:

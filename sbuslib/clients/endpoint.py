@@ -228,6 +228,7 @@ class JobQueue(_Part):
     status = blocking(AioJobQueue.status)
     peek = blocking(AioJobQueue.peek)
     purge = blocking(AioJobQueue.purge)
+    retry = blocking(AioJobQueue.retry)
     work = making(Service, AioJobQueue.work)
     take = making(Worker, AioJobQueue.take)
 

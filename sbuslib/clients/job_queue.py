@@ -23,6 +23,7 @@ from .recipes.queue import (
     check_name,
     peek,
     purge,
+    retry,
     status,
     submit,
 )
@@ -275,6 +276,12 @@ class AioJobQueue:
         the service trusts this user.
         """
         return await purge(self._operations, self._find, self._name, self._separator, timeout, number)
+
+    async def retry(self, *, timeout: float | None = 10.0) -> int:
+        """Have the dead jobs of this queue put back into it, as far as it takes them; how many. Each keeps its sender,
+        and its attempts begin anew. Raises as :meth:`purge`.
+        """
+        return await retry(self._operations, self._ask(), self._name, self._separator, timeout)
 
     def _make_work(self, prefetch: int, trusted: Iterable[int]) -> Work:
         own, tag = self._operations.connection.session.credentials, os.urandom(8).hex().encode()

@@ -9,7 +9,10 @@ from shlex import quote
 
 
 def advise_address(address: str | None) -> str:
-    """Suggest what to try if there is no hub at the address, or at the usual ones. Names a hub that listens."""
+    """Suggest what to try if there is no hub at the address, or at the usual ones. Names a hub that listens.
+
+    Whoever gave an address meant that one: another hub may be of another application of the same user.
+    """
     if address is not None and re.search(r"://|:[0-9]+$", address):
         return "an address is the path of a socket on this machine; sbus gateway joins the buses of two"
     if address is not None and os.path.exists(address):
@@ -28,9 +31,9 @@ def advise_address(address: str | None) -> str:
                     # Never one of another user: that user would get all that is published there.
                     if os.access(path, os.W_OK) and there.st_uid in (0, os.geteuid()):
                         listening[there.st_mtime] = path
-    if listening:
-        option = "export SBUS_ADDRESS=" if address is None else "-a "
-        return f"one may be at another address: {option}{quote(listening[max(listening)])}"
+    other = quote(listening[max(listening)]) if listening else None
     if address is not None:
-        return f"sbus hub -a {quote(address)} starts one"
+        return f"sbus hub -a {quote(address)} starts one" + (f"; another one listens at {other}" if other else "")
+    if other is not None:
+        return f"one may be at another address: export SBUS_ADDRESS={other}"
     return "sbus hub -a /tmp/bus starts one, for which: export SBUS_ADDRESS=/tmp/bus"

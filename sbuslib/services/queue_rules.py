@@ -342,15 +342,31 @@ class Jobs:
             self._forget(job)
         return len(waiting)
 
+    def retry(self, name: bytes) -> int:
+        """Put the dead jobs of a queue that no worker holds back into it, as far as it takes them; return how many."""
+        queue, dead = self.queues.get(name), self.queues.get(dead_name(name, self.separator))
+        if dead is None or dead is queue:
+            return 0
+        jobs = [job for job in dead.jobs.values() if not job.is_held]
+        if self._each is not None:
+            jobs = jobs[: max(0, self._each - (len(queue.jobs) if queue is not None else 0))]
+        for job in jobs:
+            self._move(job, name)
+        return len(jobs)
+
     def _bury(self, job: Entry) -> None:
-        """Move a dead job, with its number, into the dead queue, where its attempts begin anew."""
+        """Move a dead job into the dead queue."""
         if self.jobs.get(job.number) is not job:  # its last holder has done it, after all
             return
+        self._move(job, dead_name(job.queue.name, self.separator))
+        self.died += 1
+
+    def _move(self, job: Entry, name: bytes) -> None:
+        """Move a job, with its number, to the end of another queue, where its attempts begin anew."""
         self._part(job)
-        job.queue = self._queue(dead_name(job.queue.name, self.separator), job.owner)
+        job.queue = self._queue(name, job.owner)
         job.attempts, job.due = 0, 0.0
         self._changed[job.number] = job
-        self.died += 1
         self._join(job)
 
     def _forget(self, job: Entry) -> None:

@@ -34,6 +34,7 @@ from ..clients.recipes.queue import (
     PEEKED,
     PEEKED_BYTES,
     PURGE,
+    RETRY,
     Acknowledgement,
     Announcement,
     Job,
@@ -385,14 +386,17 @@ class QueueService:
     # -- questions, and other services --------------------------------------------------------------
 
     def _asked(self, question: Request, name: bytes, user: int | None) -> None:
-        """Answer for the state of a queue or its jobs, or empty it. An untrusted user sees only itself."""
+        """Answer for a queue or its jobs, empty it, or put its dead jobs back. An untrusted user sees only itself."""
         # 1. Requests of trusted users only.
         word, _, number = question.payload.partition(b" ")
-        if word in (PURGE, PEEK) and user is not None:
+        if word in (PURGE, PEEK, RETRY) and user is not None:
             self._answer(question, f"user {user} {NOT_TRUSTED} this queue".encode(), is_refused=True)
             return
         if word == PURGE and (not number or (number.isdigit() and len(number) <= _DIGITS)):
             self._answer(question, encode(self.jobs.purge(name, int(number) if number else None)))
+            return
+        if question.payload == RETRY:
+            self._answer(question, encode(self.jobs.retry(name)))
             return
         if question.payload == PEEK:
             jobs = self.jobs.queues[name].jobs.values() if name in self.jobs.queues else ()

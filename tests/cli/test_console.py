@@ -76,7 +76,7 @@ def test_an_error_names_the_address_of_a_hub_that_runs(run: Run, bus: HubThread,
         assert done.returncode == 1
         assert re.search(r"; one may be at another address: export SBUS_ADDRESS=/\S+\n$", done.stderr)
         done = run("sbuslib", command[0], "-a", "/nowhere", *command[1:])
-        assert re.search(r"; one may be at another address: -a /\S+\n$", done.stderr)
+        assert re.search(r"; sbus hub -a /\S+ starts one; another one listens at /\S+\n$", done.stderr)
     if os.geteuid() == 0:  # that of a stranger is never recommended
         os.chown(path, 12_345, -1)
         assert path not in run("sbuslib", "pub", "-a", "/nowhere", "key", "payload").stderr

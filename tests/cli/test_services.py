@@ -119,6 +119,45 @@ def test_queues_are_listed_and_purged(bus: HubThread, ready: Start, run_here: Ru
     assert end(service).endswith("3 jobs accepted, 0 refused, 0 done, 1 kept\n")
 
 
+def test_dead_jobs_are_shown_and_put_back(
+    bus: HubThread, ready: Start, run_here: Run, path: str, tmp_path: Path
+) -> None:
+    service = ready("queue", "--store", str(tmp_path), "--max-each", "2", "app*")
+    with Client(path) as client:
+        for payload in (b"a\tb", b"x" * 100):
+            client.queue("app-a").submit("new", payload)
+        with client.queue("app-a").take() as worker:
+            for _ in range(2):
+                worker.receive(timeout=PATIENCE).reject()
+        shown = run_here("sbuslib", "queue", "-a", path, "--dead", "app-a")
+        sender = client.credentials.decode()
+        rows = [line.split() for line in shown.stdout.splitlines()]
+        assert rows == [
+            ["NUMBER", "SENDER", "KEY", "PAYLOAD"],
+            ["1", sender, "new", "a\\tb"],
+            ["2", sender, "new", "x" * 80, "..."],
+        ]
+        client.queue("app-a").submit("later")
+        assert run_here("sbuslib", "queue", "-a", path, "--retry", "app-a").stderr == (
+            "sbus: 1 dead jobs of app-a are back in it\n"
+        )
+        end(service)
+
+        # It is stored that they are back.
+        service = ready("queue", "--store", str(tmp_path), "app*")
+        assert (client.queue("app-a").status().waiting, client.queue("app-a-dead").status().waiting) == (2, 1)
+        assert client.queue("app-a").retry() == 1
+        assert client.queue("app-a-dead").retry() == 0
+        with client.queue("app-a").take() as worker:
+            jobs = [worker.receive(timeout=PATIENCE) for _ in range(3)]
+            assert sorted((job.key, job.attempt, job.sender) for job in jobs) == [
+                (b"later", 1, client.credentials),
+                (b"new", 1, client.credentials),
+                (b"new", 1, client.credentials),
+            ]
+    end(service)
+
+
 def test_the_newest_message_is_shown_also_after_a_restart(
     run: Run, ready: Start, bus: HubThread, path: str, tmp_path: Path
 ) -> None:

@@ -60,6 +60,8 @@ _PAIR_EXTRA: Final = 11
 
 PURGE: Final = b"purge"
 """The request under ``queue/NAME/work`` that empties a queue; with a blank and a number, it is about one job."""
+RETRY: Final = b"retry"
+"""The request under ``queue/NAME/work`` that puts the dead jobs of a queue back into it."""
 NOT_TRUSTED: Final = "is not trusted with"
 """Reason in the reply to a user who may not see or empty a queue."""
 PEEK: Final = b"peek"
@@ -325,6 +327,11 @@ async def purge(
     """Have the service of a queue forget all jobs that wait, or the one of a number; return how many there were."""
     word = PURGE if number is None else PURGE + b" %d" % number
     return await _ask_about(port, find, int, name, separator, word, timeout)
+
+
+async def retry(port: ClientPort, requester: Requester, name: bytes, separator: bytes, timeout: float | None) -> int:
+    """Have the service of a queue put its dead jobs back; return how many there were."""
+    return await _ask_about(port, requester, int, name, separator, RETRY, timeout)
 
 
 async def peek(
