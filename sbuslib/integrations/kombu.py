@@ -316,6 +316,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu has no types
     default_port = None
     driver_type = driver_name = SCHEME
     connection_errors = (DisconnectedError, NoHubError, NoServerError, OSError)
+    recoverable_connection_errors = connection_errors  # without this, kombu tries once more, and not as it was asked to
+    recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
     )

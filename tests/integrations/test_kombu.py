@@ -142,22 +142,24 @@ def test_a_task_whose_answer_does_not_come_is_submitted_again_and_there_once(
     assert (len(lost), service.accepted) == (1, 1)
 
 
-def test_what_kombu_publishes_again_after_a_timeout_is_there_once(
+def test_what_kombu_publishes_again_after_timeouts_is_there_once(
     hub: HubThread, service: QueueService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kombu_bus, "_REFUSED_WITHIN", 0.2)
     answer, lost = service._answer, list[object]()
 
-    def lose_the_first(question: Any, *arguments: Any, **options: Any) -> None:
-        if question.key.endswith(b"/submit") and not lost:
+    def lose_some(question: Any, *arguments: Any, **options: Any) -> None:
+        if question.key.endswith(b"/submit") and len(lost) < 3:
             lost.append(question)
         else:
             answer(question, *arguments, **options)
 
-    monkeypatch.setattr(service, "_answer", lose_the_first)
-    with kombu.Connection(f"sbus://{hub.address}?timeout=0.05") as connection:
-        put(connection, "task", retry=True, retry_policy={"interval_start": 0})
-        put(connection, "task")
-    assert (len(lost), service.accepted) == (1, 2), "two tasks, the first of which was submitted twice"
+    monkeypatch.setattr(service, "_answer", lose_some)
+    with kombu.Connection(f"sbus://{hub.address}?timeout=0.1") as connection:
+        policy = {"interval_start": 0, "max_retries": 100}
+        put(connection, "task", retry=True, retry_policy=policy)
+        put(connection, "task", retry=True, retry_policy=policy)
+    assert (len(lost), service.accepted) == (3, 2), "two tasks, the first of which was submitted four times"
 
 
 def test_the_first_declaration_of_a_process_waits_for_a_service_that_is_started_again(
@@ -178,6 +180,7 @@ def test_what_is_rejected_goes_to_the_dead_queue(service: QueueService, connect:
     consumer = Consumer(connect(), WORK)
     consumer.take(1)[0].reject()
     assert consumer.bodies(1) == [2]
+    eventually(lambda: waiting(connect(), kombu.Queue("work-dead")) == 1)
     dead = connect().default_channel.basic_get("work-dead")
     assert dead.payload == 1
     dead.ack()
