@@ -330,6 +330,7 @@ def run_queue(arguments: Namespace) -> None:
 def _list_queues(arguments: Namespace) -> None:
     """Ask all services which queues they have."""
     from ..clients.recipes.queue import list_queues, services_key
+    from ..wire.text import printable
     from . import messages
 
     with messages.connected(arguments) as client:

@@ -281,7 +281,7 @@ class AioJobQueue:
         """Have the dead jobs of this queue put back into it, as far as it takes them; how many. Each keeps its sender,
         and its attempts begin anew. Raises as :meth:`purge`.
         """
-        return await retry(self._operations, self._ask(), self._name, self._separator, timeout)
+        return await retry(self._operations, self._find, self._name, self._separator, timeout)
 
     def _make_work(self, prefetch: int, trusted: Iterable[int]) -> Work:
         own, tag = self._operations.connection.session.credentials, os.urandom(8).hex().encode()

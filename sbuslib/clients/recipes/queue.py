@@ -329,9 +329,9 @@ async def purge(
     return await _ask_about(port, find, int, name, separator, word, timeout)
 
 
-async def retry(port: ClientPort, requester: Requester, name: bytes, separator: bytes, timeout: float | None) -> int:
+async def retry(port: ClientPort, find: FindRequester, name: bytes, separator: bytes, timeout: float | None) -> int:
     """Have the service of a queue put its dead jobs back; return how many there were."""
-    return await _ask_about(port, requester, int, name, separator, RETRY, timeout)
+    return await _ask_about(port, find, int, name, separator, RETRY, timeout)
 
 
 async def peek(
