@@ -14,7 +14,7 @@ from ..wire.text import printable
 from .recipes.mailbox import Mailbox
 
 _WILDCARDS = {b"#", b">", b"**"}
-_ALL_CHILDREN = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)
+_ALL_BELOW = re.compile(rb"(?:(.*)([./]))?(#|>|\*\*)", re.DOTALL)
 """All below a key, as MQTT, NATS and patterns of files write it: the key, the separator, the wildcard."""
 
 _warned_of: set[bytes] = set()  # patterns
@@ -25,7 +25,7 @@ def warn_of_wildcard(pattern: bytes, separator: bytes) -> None:
     how = "* is one segment, and a pattern that ends with the separator matches all below"
 
     # 1. At the end: NATS cuts keys at the full stop, MQTT and patterns of files at the slash.
-    if (found := _ALL_CHILDREN.fullmatch(pattern.replace(separator, b"/"))) is not None:
+    if (found := _ALL_BELOW.fullmatch(pattern.replace(separator, b"/"))) is not None:
         start, stop, foreign = found.groups()
         here = printable(start.replace(stop, separator) + separator) if start else "the empty pattern"
         how = f"NATS and MQTT write it so; here it is {here}"

@@ -1,6 +1,6 @@
 """Backpressure: publishers that one receiver has paused, because it asked for ``block``.
 
-Backpressure a publisher is nothing more than stopping the watcher of its socket, so it alone waits. A receiver that
+Pausing a publisher is nothing more than stopping the watcher of its socket, so it alone waits. A receiver that
 holds any publisher for longer than :attr:`~sbuslib.limits.Limits.block_timeout` is disconnected as misbehaving.
 """
 

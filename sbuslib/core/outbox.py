@@ -191,9 +191,9 @@ class Outbox:
 
     def _take_room(self, count: int, size: int, sender: int, may_hold: bool) -> Action | None:
         """Charge room for messages that are all kept, and return the action. ``None``: they are not kept so."""
-        is_child = self.is_below_share(sender, count, size)
-        action = decide(False, self.soft, self.hard, may_hold and not is_child)
-        if action not in _KEPT or not (is_child or self._fits(count, size)):
+        is_below = self.is_below_share(sender, count, size)
+        action = decide(False, self.soft, self.hard, may_hold and not is_below)
+        if action not in _KEPT or not (is_below or self._fits(count, size)):
             return None
         if not self._account.take_room(sender, count, size):
             return None

@@ -166,11 +166,11 @@ class ReceiveBuffer(PlainReceiveBuffer):
         self._starts = array(WORD_FORMAT, [start + offset for offset in self.offsets])
         self._incoming = Vector(slots)  # receives into slots
         self._guarded: GuardedVector | None = None  # made for the first guarded socket
-        self._outbound = Vector(slots)  # sends slots
+        self._outgoing = Vector(slots)  # sends slots
         self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
         self._wrapped = Vector(slots, pieces=2)  # sends slots, with the same head before each
         self._head = b""  # which that is: kept, since the kernel reads it from where it lies
-        for vector, piece in ((self._incoming, 0), (self._outbound, 0), (self._wrapped, 1)):
+        for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
             vector.bases[piece][:] = memoryview(self._starts)
         self._incoming.sizes[0][:] = memoryview(array(WORD_FORMAT, [slot_bytes + 1] * slots))
 
@@ -221,22 +221,22 @@ class ReceiveBuffer(PlainReceiveBuffer):
             except BlockingIOError:
                 return 0
             return 1
-        outbound = self._outbound
+        outgoing = self._outgoing
         if slots[-1] - first + 1 == count:
             sizes = lengths[first : first + count]
             if sizes != self._sizes[first : first + count]:
                 self._sizes[first : first + count] = sizes
-                outbound.sizes[0][first : first + count] = memoryview(array(WORD_FORMAT, sizes))
+                outgoing.sizes[0][first : first + count] = memoryview(array(WORD_FORMAT, sizes))
         else:
             # Packets of one sender that are not neighbours: lay the headers out anew, for this call only.
             starts = self._starts
-            outbound.bases[0][:count] = memoryview(array(WORD_FORMAT, [starts[slot] for slot in slots]))
+            outgoing.bases[0][:count] = memoryview(array(WORD_FORMAT, [starts[slot] for slot in slots]))
             sizes = self._sizes[:count] = [lengths[slot] for slot in slots]
-            outbound.sizes[0][:count] = memoryview(array(WORD_FORMAT, sizes))
-            sent = self._send_call(sock.fileno(), outbound.addresses[0], COUNTS[count], NO_WAIT)
-            outbound.bases[0][:count] = memoryview(starts)[:count]
+            outgoing.sizes[0][:count] = memoryview(array(WORD_FORMAT, sizes))
+            sent = self._send_call(sock.fileno(), outgoing.addresses[0], COUNTS[count], NO_WAIT)
+            outgoing.bases[0][:count] = memoryview(starts)[:count]
             return sent if sent > 0 else super().send(sock, slots[:1], lengths)
-        sent = self._send_call(sock.fileno(), outbound.addresses[first], COUNTS[count], NO_WAIT)
+        sent = self._send_call(sock.fileno(), outgoing.addresses[first], COUNTS[count], NO_WAIT)
         return sent if sent > 0 else super().send(sock, slots[:1], lengths)
 
     def send_wrapped(

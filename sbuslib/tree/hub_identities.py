@@ -79,8 +79,8 @@ def stable_id(address: str, otherwise: bytes) -> bytes:
             found, name = os.stat("/proc/self/ns/net"), str(parsed)
     except (OSError, SbusError):
         return otherwise
-    link_context = f"{found.st_dev} {found.st_ino} {name}"
-    return hashlib.sha256(os.fsencode(link_context)).hexdigest()[:16].encode()
+    place = f"{found.st_dev} {found.st_ino} {name}"
+    return hashlib.sha256(os.fsencode(place)).hexdigest()[:16].encode()
 
 
 def is_hung_up(sock: socket.SocketType) -> bool:
