@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_events(parser: Parser) -> None:
     """Complete the parser of the command."""
-    from ..wire.events import KINDS
+    from ..wire.event_kinds import KINDS
 
     parser.description = (
         "Show the events of a hub, one a line: its start and stop, take-overs, links that join, end or do not answer, "

@@ -16,6 +16,7 @@ from ..errors import PacketError
 from ..malformed import MALFORMED
 from ..reasons import Reason
 from ..secrets import RESERVED
+from .event_kinds import TEXTS
 from .packets import encode_control
 from .text import printable
 
@@ -29,27 +30,6 @@ _LONGEST: Final = 80
 
 _SEGMENTS: Final = 2
 """Segments of a key or a pattern that are shown."""
-
-_TEXTS: Final = {
-    "serves": (logging.DEBUG, "serves"),
-    "stops": (logging.DEBUG, "stops"),
-    "took over": (logging.DEBUG, "serves in place of another process"),
-    "taken over": (logging.INFO, "another process serves from now on"),
-    "joined": (logging.INFO, "a link has joined"),
-    "ended": (logging.INFO, "a link has ended"),
-    "lags": (logging.WARNING, "a link does not answer"),
-    "answers": (logging.WARNING, "a link answers again"),
-    "loses": (logging.WARNING, "messages are being lost"),
-    "lost": (logging.WARNING, "{count:,} messages were lost in {seconds:.0f} s"),
-    "refused": (logging.WARNING, "disconnected (repeats are summed up)"),
-    "refusals": (logging.WARNING, "{count:,} were disconnected in {seconds:.0f} s"),
-    "dropped": (logging.WARNING, "dropped what a link sent (repeats are only counted)"),
-    "more": (logging.WARNING, "{count:,} more events of {users} were left out"),
-}
-"""Each kind of event with its level in the log, and its text."""
-
-KINDS: Final = tuple(_TEXTS)
-"""The kinds of events."""
 
 LONGEST_TEXT: Final = 4 * _LONGEST + 3
 """Characters of each text of an event: of as many bytes, each escaped, and three full stops."""
@@ -87,7 +67,7 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def level(self) -> int:
         """How the log ranks it."""
-        return _TEXTS.get(self.kind, (logging.INFO, ""))[0]
+        return TEXTS.get(self.kind, (logging.INFO, ""))[0]
 
     @property
     def text(self) -> str:
@@ -100,7 +80,7 @@ class HubEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         users = "one user" if self.users == 1 else f"{self.users:,} users" if self.users else "some users"
         if self.users == MOST_USERS:
             users = f"at least {users}"
-        text = _TEXTS.get(self.kind, (0, self.kind))[1].format(count=self.count, seconds=self.seconds, users=users)
+        text = TEXTS.get(self.kind, (0, self.kind))[1].format(count=self.count, seconds=self.seconds, users=users)
         cause = f": {self.cause}" if self.cause else ""
         return f"{text}{cause}{f'; {self.whose}' if self.whose else ''}"
 
