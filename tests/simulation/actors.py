@@ -38,6 +38,8 @@ class HubActor:
         self.pids: set[int] = set()
         """Of all processes that it ever was."""
         self.process: Process
+        self.past: list[Process] = []
+        """Those that others have taken over."""
         self.start()
 
     def path(self) -> list[HubActor]:
@@ -59,8 +61,22 @@ class HubActor:
         error = processes.run_in(self.process, self._serve, PATIENCE)
         assert error is None, f"{self.name} does not start: {error!r}"
 
+    def take_over(self) -> BaseException | None:
+        """Let another process take the hub over with all of its clients; its error, if it does not."""
+        process = processes.begin(self.name, self.uid)
+        hub = Hub(self.address, mode=0o777, relays=RELAYS, replaceable=True, take_over=True)
+        error = processes.run_in(process, hub.start, PATIENCE)
+        if error is not None:
+            processes.loop().kill(process)
+            return error
+        self.past.append(self.process)
+        self.process, self.hub = process, hub
+        self.pids.add(process.pid)
+        processes.serve(self.address, process)
+        return None
+
     def _serve(self) -> None:
-        self.hub = Hub(self.address, mode=0o777, relays=RELAYS)
+        self.hub = Hub(self.address, mode=0o777, relays=RELAYS, replaceable=True)
         self.hub.start()
         self.relay = None
         if self.parent is not None:
@@ -94,6 +110,7 @@ class ClientActor:
         self.presences: dict[str, Any] = {}
         self.watches: dict[str, Any] = {}
         self.interests: dict[str, Any] = {}
+        self.services: dict[str, Any] = {}
         self._tasks = deque[Callable[[], None]]()  # that wait
         self.is_busy = False  # at one of them
         self._wake = processes.spawn(self.process, self._work)
@@ -224,6 +241,22 @@ class ClientActor:
     def unask(self, pattern: str) -> None:
         if pattern in self.interests:
             self.interests.pop(pattern).close()
+
+    def serve(self, key: str) -> None:
+        if key not in self.services:
+            self.services[key] = self.client.serve(key.encode(), lambda request: self.oracle.answer(self, request))
+
+    def end_service(self, key: str) -> None:
+        if key in self.services:
+            self.services.pop(key).stop()
+
+    def request(self, key: str, timeout: float = 5.0) -> None:
+        question = self.oracle.ask()
+        try:
+            reply = self.client.request(key.encode(), question, timeout=timeout)
+        finally:
+            self.oracle.end_question(question)
+        self.oracle.check(reply == b"re: " + question, f"{self.name} asked {question!r} and got {reply!r}")
 
     def sync(self) -> None:
         holders = list(self.holders.values())

@@ -16,12 +16,14 @@ import select
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from random import Random
 from types import TracebackType
 from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 import greenlet
+from gevent.hub import Waiter
 
 from . import clock
 
@@ -75,13 +77,21 @@ class Process:
         self.timers: list[tuple[float, int, int, Timer]] = []  # a heap: when, which came first, which start of it
         self.watchers: dict[Watcher, None] = {}  # that are active
         self.iteration = 0  # how many rounds it has had
+        self.alone: tuple[Io, Timer] | None = None
+        """While its only thread waits without gevent: for this socket, at most until this timer."""
 
     @property
     def runs(self) -> bool:
         return not (self.is_dead or self.is_stopped)
 
+    def may_call(self) -> bool:
+        """Whether it has a callback to run."""
+        return bool(self.callbacks) and self.alone is None
+
     def next_timer(self) -> float | None:
         """The time of its next timer."""
+        if self.alone is not None:
+            return self.alone[1].at
         while self.timers and self.timers[0][2] != self.timers[0][3].starts:
             heapq.heappop(self.timers)  # stopped, or started again
         return self.timers[0][0] if self.timers else None
@@ -159,6 +169,7 @@ class Timer(Watcher):
         super().__init__(loop, ref, priority)
         self.after, self.repeat = max(0.0, after), repeat
         self.starts = 0  # how often it was started or stopped: one in the heap counts only if it is the last
+        self.at = 0.0  # when it expires
 
     def _begin(self) -> None:
         self._set(self.after)
@@ -168,8 +179,8 @@ class Timer(Watcher):
 
     def _set(self, delay: float) -> None:
         self.starts += 1
-        entry = (self.loop.clock.now + delay, next(self.loop.counter), self.starts, self)
-        heapq.heappush(self.process.timers, entry)
+        self.at = self.loop.clock.now + delay
+        heapq.heappush(self.process.timers, (self.at, next(self.loop.counter), self.starts, self))
 
     def again(self, callback: Callable[..., Any], *args: Any, update: bool = True) -> None:
         self.callback, self.args = callback, args
@@ -181,6 +192,7 @@ class Timer(Watcher):
         if self.repeat:
             self._set(self.repeat)
         else:
+            self.starts += 1
             self.process.watchers.pop(self, None)
         self.fire()
 
@@ -227,6 +239,8 @@ class Sockets:
         found: dict[Process, list[tuple[Io, int]]] = {}
         for fd, polled in self._poll.poll(0):
             for watcher in self._watchers[fd]:
+                if watcher.process.alone is not None and watcher is not watcher.process.alone[0]:
+                    continue
                 assert not polled & select.POLLNVAL, f"{watcher.process} watches descriptor {fd}, which is closed"
                 read = READ if polled & (select.POLLIN | _ENDED) else 0
                 write = WRITE if polled & (select.POLLOUT | _ENDED) else 0
@@ -300,6 +314,21 @@ class Loop:
         process.callbacks.clear()
         for sock in process.sockets:
             sock.close()
+
+    def wait_alone(self, fd: int, timeout: float | None) -> bool:
+        """Wait until a socket can be read, as a process does that waits without gevent: nothing else of it runs."""
+        process = self.process
+        waiter: Any = Waiter()
+        readable, timer = self.io(fd, READ), self.timer(inf if timeout is None else timeout)
+        process.alone = readable, timer
+        readable.start(waiter.switch, True)
+        timer.start(waiter.switch, False)
+        try:
+            return bool(waiter.get())
+        finally:
+            process.alone = None
+            readable.close()
+            timer.close()
 
     # -- what gevent asks for -----------------------------------------------------------------------
 
@@ -375,7 +404,7 @@ class Loop:
             if self.rounds > MOST_ROUNDS:
                 raise SystemExit(f"this world has had {MOST_ROUNDS:,} rounds, and does not come to its end")
             ready = self.sockets.ready()
-            able = [one for one in self.processes if one.runs and (one.callbacks or one in ready or self._is_due(one))]
+            able = [one for one in self.processes if one.runs and (one.may_call() or one in ready or self._is_due(one))]
             if able:
                 chosen = self.order.choice(able)
                 self._give_round(chosen, ready.get(chosen, []))
@@ -388,7 +417,7 @@ class Loop:
 
     def _go_to_next_timer(self) -> bool:
         """Let time pass until somebody has something to do; ``False``: nobody ever will."""
-        times = [at for one in self.processes if one.runs and (at := one.next_timer()) is not None]
+        times = [at for one in self.processes if one.runs and (at := one.next_timer()) not in (None, inf)]
         if times:
             self.clock.now = max(self.clock.now, min(times))
         return bool(times)
@@ -400,7 +429,9 @@ class Loop:
         try:
             self._run_callbacks(process)
             ready: list[tuple[Watcher, int]] = [*sockets]
-            while self._is_due(process):
+            if process.alone is not None and self._is_due(process):
+                ready.append((process.alone[1], process.alone[1].starts))
+            while process.alone is None and self._is_due(process):
                 _, _, start, timer = heapq.heappop(process.timers)
                 ready.append((timer, start))
             self._fire(process, ready)
@@ -411,7 +442,7 @@ class Loop:
     def _run_callbacks(self, process: Process) -> None:
         """Run those that were there when the round began, in their order, which gevent guarantees."""
         for _ in range(len(process.callbacks)):
-            if not process.callbacks or not process.runs:
+            if not (process.may_call() and process.runs):
                 return
             callback = process.callbacks.popleft()
             function, callback.callback = callback.callback, None
@@ -421,6 +452,7 @@ class Loop:
 
     def _fire(self, process: Process, ready: list[tuple[Watcher, int]]) -> None:
         """Fire watchers, those of a higher priority first; some a round later, as if they had become ready after it."""
+        alone = process.alone
         self.order.shuffle(ready)
         ready.sort(key=lambda entry: -entry[0].priority)
         now = self.order.randint(1, len(ready)) if ready else 0
@@ -428,11 +460,11 @@ class Loop:
             if isinstance(watcher, Timer):
                 if what != watcher.starts:
                     continue
-                if position >= now or not process.runs:
+                if position >= now or not process.runs or process.alone is not alone:
                     heapq.heappush(process.timers, (self.clock.now, next(self.counter), what, watcher))
                 else:
                     watcher.expire()
-            elif position < now and process.runs and watcher.active:
+            elif position < now and process.runs and process.alone is alone and watcher.active:
                 assert isinstance(watcher, Io)
                 if self.sockets.is_ready(watcher):
                     watcher.fire(what)

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from sbuslib.clients.recipes.request import Request
 from sbuslib.clients.watching import PresenceEvent
 from sbuslib.matcher import matches
-from sbuslib.wire.control import Away, Lost, NewCredentials, Notice
+from sbuslib.wire.control import Away, Kicked, Lost, NewCredentials, Notice
 from sbuslib.wire.packets import Message
 
 from .clock import START, Clock
@@ -32,7 +33,7 @@ from .outages import RECOVERY, Outages
 if TYPE_CHECKING:
     from .actors import ClientActor, HubActor
 
-OPEN: Final = ("is unreachable, though all are there", "before its program does anything", "is not whole")
+OPEN: Final = ("is unreachable, though all are there", "is not whole", "reserved token in a pattern")
 """Parts of texts of faults that are known, and not mended yet: only plans that were kept for them fail."""
 
 PROPAGATION: Final = 5.0
@@ -89,6 +90,8 @@ class Oracle:
         self.sent: dict[int, Sent] = {}
         self.holders: list[Holder] = []
         self._numbers = count(1)
+        self._questions: dict[bytes, bool] = {}  # whether somebody waits for the reply
+        self._answered: set[tuple[str, bytes]] = set()  # by whom, and which
         self.outages = Outages()
         self.hubs: dict[str, HubActor] = {}  # by name
         self.clients: dict[bytes, ClientActor] = {}
@@ -114,9 +117,17 @@ class Oracle:
         self.hubs[hub.name] = hub
         self.outages.end(hub.name, self.clock.now)
 
+    def begin_take_over(self, hub: HubActor) -> None:
+        """Another process takes a hub over: its clients notice nothing, but links join again."""
+        self.outages.begin(links_of(hub.name), self.clock.now, is_kill=False)
+
+    def end_take_over(self, hub: HubActor) -> None:
+        self.outages.end(links_of(hub.name), self.clock.now)
+
     def tell(self, client: ClientActor, notice: Notice) -> None:
         """A client gets a notice of its hub."""
         self.say(f"{client.name}: told {notice}")
+        self.check(not isinstance(notice, Kicked), f"{client.name} has done nothing wrong, and is told {notice}")
         if isinstance(notice, (Lost, Away)):
             self._told[client.name].append(self.clock.now)
         elif isinstance(notice, NewCredentials):
@@ -215,6 +226,26 @@ class Oracle:
         self.say(f"{watcher.name}: {pattern.decode()} is wanted: {state}")
         self.check(state is not last, f"to {watcher.name}, {pattern!r} becomes {state} twice")
 
+    # -- requests -----------------------------------------------------------------------------------
+
+    def ask(self) -> bytes:
+        """A client asks: the question."""
+        question = b"?%d" % next(self._numbers)
+        self._questions[question] = True
+        return question
+
+    def end_question(self, question: bytes) -> None:
+        self._questions[question] = False
+
+    def answer(self, server: ClientActor, request: Request) -> bytes:
+        """A server answers: the reply. It is asked each question once."""
+        self.say(f"{server.name}: asked {request.payload.decode()}")
+        self.check(request.payload in self._questions, f"nobody asked {server.name} {request.payload!r}")
+        asked = server.name, request.payload
+        self.check(asked not in self._answered, f"{server.name} is asked twice: {request.payload!r}")
+        self._answered.add(asked)
+        return b"re: " + request.payload
+
     # -- in the end ---------------------------------------------------------------------------------
 
     def check_missing(self) -> None:
@@ -230,6 +261,7 @@ class Oracle:
         # 1. Whether it is due to this receiver.
         assert sent.ended is not None
         way = [hub.name for hub in way_between(sent.publisher.hub, holder.client.hub)]
+        links = [links_of(hub) for hub in way] if len(way) > 1 else []
         since = holder.here if len(way) == 1 else self._everywhere(holder)
         if since is None or since > sent.began:
             return
@@ -239,7 +271,7 @@ class Oracle:
         what += f" for {holder.pattern!r}, published at {sent.began - START:.4f}"
 
         # 2. All hubs on its way were there.
-        if self.outages.is_calm(way, sent.began, sent.ended + PROPAGATION):
+        if self.outages.is_calm(way + links, sent.began, sent.ended + PROPAGATION):
             self.check(False, f"missing, though all was quiet: {what}")
             return
 
@@ -255,14 +287,19 @@ class Oracle:
         """Since when a subscription is certainly in force in the whole tree."""
         if holder.here is None or holder.everywhere is not None:
             return holder.everywhere
-        known = holder.here + PROPAGATION
-        return known if self.outages.is_calm(self.hubs, holder.here, known) else None
+        known, hubs = holder.here + PROPAGATION, [*self.hubs, *map(links_of, self.hubs)]
+        return known if self.outages.is_calm(hubs, holder.here, known) else None
 
     def check_told(self) -> None:
         """Without an outage, nothing is lost and nobody is told of it."""
         if self.outages.none_but_beginnings:
             told = [name for name, times in self._told.items() if times]
             self.check(not told, f"no hub was away, and {told} were told that something is lost")
+
+
+def links_of(hub: str) -> str:
+    """The name under which outages of a hub's links are noted."""
+    return f"links of {hub}"
 
 
 def way_between(one: HubActor, other: HubActor) -> list[HubActor]:

@@ -9,6 +9,7 @@ step                               meaning
 hub NAME UID [PARENT [EXPORT...]]  a hub begins, as this user, below its parent
 kill NAME, stop NAME, goon NAME    ``kill -9``, ``SIGSTOP``, ``SIGCONT`` of a hub or a client
 restart NAME                       a hub that was killed begins again
+replace NAME                       another process takes a hub over that has no parent
 leave NAME                         a client closes, and its process ends
 join CLIENT UID HUB                a client connects
 subscribe, unsubscribe             CLIENT PATTERN
@@ -18,6 +19,8 @@ whisper CLIENT OTHER               it publishes under the other's secret key
 appear, vanish                     CLIENT KEY: its presence begins, or ends
 watch, unwatch                     CLIENT PATTERN: of presences
 ask, unask                         CLIENT PATTERN: a watch of interest
+serve, unserve                     CLIENT KEY: it answers requests
+request CLIENT KEY                 it asks
 sync CLIENT                        it waits for the tree
 wait SECONDS                       time passes
 =================================  ===================================================================================
@@ -32,6 +35,7 @@ from random import Random
 from typing import Final
 
 KEYS: Final = ("a/1", "a/2", "b/1", "c")
+SERVED: Final = ("s/x", "s/y")
 PATTERNS: Final = (*KEYS, "a/*", "a/", "b/", "*/1")
 
 HUB_USERS: Final = (0, 0, 0, 2201, 2203)
@@ -39,6 +43,11 @@ HUB_USERS: Final = (0, 0, 0, 2201, 2203)
 CLIENT_USERS: Final = (0, 2201, 2202)
 
 PAUSES: Final = (0.0, 0.0, 0.001, 0.05, 0.5, 2.0)
+
+UNDOING: Final = {
+    "unsubscribe": "subscribe", "vanish": "appear", "unwatch": "watch", "unask": "ask", "unserve": "serve"
+}  # fmt: skip
+"""Verbs that end what another verb began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,8 @@ class _Drawing:
             self._turn("watch", "unwatch", PATTERNS): 10,
             self._turn("ask", "unask", PATTERNS): 10,
             f"publish {client} {self.chance.choice(KEYS)} {self.chance.randint(1, 5)}": 20,
+            self._turn("serve", "unserve", SERVED): 4,
+            f"request {client} {self.chance.choice(SERVED)}": 5,
             f"listen {client}": 3,
             f"whisper {client} {self.chance.choice(self.clients)}": 4,
             f"sync {client}": 4,
@@ -129,6 +140,7 @@ class _Drawing:
 
     def _faults(self) -> dict[str, int]:
         faults = {f"stop {self.chance.choice(self.hubs + self.clients)}": 4, f"kill {self.chance.choice(self.hubs)}": 4}
+        faults[f"replace {self.hubs[0]}"] = 3
         if self.absent:
             faults[f"restart {self.chance.choice(sorted(self.absent))}"] = 20
         if self.stopped:
@@ -137,11 +149,10 @@ class _Drawing:
 
     def _note(self, step: str) -> None:
         verb, actor, *rest = step.split()
-        undone = {"unsubscribe": "subscribe", "vanish": "appear", "unwatch": "watch", "unask": "ask"}
-        if verb in undone.values():
+        if verb in UNDOING.values():
             self.held.setdefault((actor, verb), []).append(rest[0])
-        elif verb in undone:
-            self.held[actor, undone[verb]].remove(rest[0])
+        elif verb in UNDOING:
+            self.held[actor, UNDOING[verb]].remove(rest[0])
         elif verb in ("kill", "leave") and actor in self.clients:
             self.clients.remove(actor)
         elif verb == "kill":

@@ -39,6 +39,21 @@ def install() -> None:
 
     peers.peer_credentials = peer_credentials
     sys.addaudithook(_on_event)
+    _let_handovers_wait()
+
+
+def _let_handovers_wait() -> None:
+    """The two ends of a take-over wait without gevent for each other: all other processes have to run meanwhile."""
+    from sbuslib.core import handover
+
+    receive = handover._receive
+
+    def wait_and_receive(sock: Any) -> tuple[bytes, list[int]]:
+        if not loop().wait_alone(sock.fileno(), sock.gettimeout()):
+            raise TimeoutError("timed out")
+        return receive(sock)
+
+    handover._receive = wait_and_receive
 
 
 def _answer(of_system: Callable[[], int], attribute: str) -> Callable[[], int]:

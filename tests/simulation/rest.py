@@ -6,6 +6,7 @@ import gc
 
 import gevent
 
+from sbuslib.errors import SbusError
 from sbuslib.matcher import matches
 
 from . import processes
@@ -21,7 +22,7 @@ def check_rest(oracle: Oracle, clients: list[ClientActor]) -> None:
     """Compare presences and interest with the truth."""
     for client in clients:
         check_presences(oracle, client, clients)
-        _check_interest(oracle, client, clients)
+        check_interest(oracle, client, clients)
 
 
 def check_presences(oracle: Oracle, client: ClientActor, clients: list[ClientActor], when: str = "at rest") -> None:
@@ -44,13 +45,17 @@ def check_presences(oracle: Oracle, client: ClientActor, clients: list[ClientAct
             oracle.check(is_own, f"{client.name} sees {member.info!r} as {member.sender!r}, {when}")
 
 
-def _check_interest(oracle: Oracle, client: ClientActor, clients: list[ClientActor]) -> None:
+def check_interest(oracle: Oracle, client: ClientActor, clients: list[ClientActor], when: str = "at rest") -> None:
+    """Compare what a client knows of interest with the truth."""
     for pattern, watch in client.interests.items():
         keys = [key for key in SOME_KEYS if matches(pattern.encode(), key)]
         true = any(other.wants(key) for other in clients for key in keys)
         if watch.wanted is None and _presumes(client.hub):
             continue
-        oracle.check(watch.wanted is true, f"to {client.name} at {client.hub.name}, {pattern} is {watch.wanted}: wrong")
+        oracle.check(
+            watch.wanted is true,
+            f"to {client.name} at {client.hub.name}, {pattern} is wanted: {watch.wanted}, which is wrong {when}",
+        )
 
 
 def _presumes(hub: HubActor) -> bool:
@@ -65,10 +70,15 @@ def _may_see(one: HubActor, other: HubActor) -> bool:
     return all(hub.mode != "plain" for hub in way)
 
 
-def probe(client: ClientActor) -> None:
-    """Publish once under each key: that is due everywhere."""
+def probe(oracle: Oracle, client: ClientActor, served: set[str]) -> None:
+    """Publish once under each key, which is due everywhere; and ask under each that somebody serves."""
     for key in KEYS:
         client.publish(key.encode())
+    for key in sorted(served):
+        try:
+            client.request(key)
+        except (SbusError, OSError) as error:
+            oracle.check(False, f"{client.name} gets no answer under {key}: {error!r}")
 
 
 def check_left(oracle: Oracle, hubs: list[HubActor], clients: list[ClientActor]) -> None:
@@ -83,13 +93,12 @@ def check_left(oracle: Oracle, hubs: list[HubActor], clients: list[ClientActor])
     gc.collect()
     loop = processes.loop()
     actors: list[HubActor | ClientActor] = [*hubs, *clients]
-    for actor in actors:
-        process = actor.process
+    for process in [*(one.process for one in actors), *(past for hub in hubs for past in hub.past)]:
         if process.is_dead:
             continue
         watchers = [type(one).__name__ for one in process.watchers]
         sockets = [one for one in process.sockets if one.fileno() >= 0]
         greenlets = loop.greenlets_of(process)
-        oracle.check(not watchers, f"watchers of {actor.name} are left: {watchers}")
-        oracle.check(not sockets, f"sockets of {actor.name} are left: {sockets}")
-        oracle.check(not greenlets, f"greenlets of {actor.name} are left: {greenlets}")
+        oracle.check(not watchers, f"watchers of {process} are left: {watchers}")
+        oracle.check(not sockets, f"sockets of {process} are left: {sockets}")
+        oracle.check(not greenlets, f"greenlets of {process} are left: {greenlets}")

@@ -6,15 +6,19 @@ import gc
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from .plan import Plan
 from .world import Report, play
+
+MOST_SECONDS: Final = 120
+"""Seconds after which a world is killed: somebody spins. One takes less than a second of a processor."""
 
 
 def play_apart(plan: Plan) -> Report:
@@ -31,6 +35,7 @@ def play_apart(plan: Plan) -> Report:
 
 def _play_in(folder: str, plan: Plan) -> Report:
     os.chdir(folder)
+    signal.alarm(MOST_SECONDS)
     gc.disable()  # it would run at times that no seed fixes
     return play(plan)
 

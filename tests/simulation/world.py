@@ -17,7 +17,7 @@ from .loop import Loop
 from .oracle import Oracle
 from .outages import RECOVERY
 from .plan import Plan
-from .rest import check_left, check_presences, check_rest, probe
+from .rest import check_interest, check_left, check_presences, check_rest, probe
 
 SETTLED: Final = 30.0
 """Seconds in which nobody does anything, before the oracle compares."""
@@ -104,6 +104,13 @@ class _World:
             hub.start()
             self.oracle.come_back(hub)
 
+    def _replace(self, name: str) -> None:
+        if (hub := self.hubs.get(name)) is not None and hub.parent is None and not hub.process.is_dead:
+            self.oracle.begin_take_over(hub)
+            error = hub.take_over()
+            self.oracle.end_take_over(hub)
+            self.oracle.say(f"{name}: taken over" if error is None else f"{name}: not taken over: {error!r}")
+
     def _join(self, name: str, uid: str, hub: str) -> None:
         if name not in self.clients and hub in self.hubs:
             self.clients[name] = ClientActor(name, int(uid), self.hubs[hub], self.oracle)
@@ -179,6 +186,15 @@ class _World:
     def _unask(self, name: str, pattern: str) -> None:
         self._let(name, f"unask {pattern}", lambda client: client.unask(pattern))
 
+    def _serve(self, name: str, key: str) -> None:
+        self._let(name, f"serve {key}", lambda client: client.serve(key))
+
+    def _unserve(self, name: str, key: str) -> None:
+        self._let(name, f"unserve {key}", lambda client: client.end_service(key))
+
+    def _request(self, name: str, key: str) -> None:
+        self._let(name, f"request {key}", lambda client: client.request(key))
+
     def _sync(self, name: str) -> None:
         self._let(name, "sync", ClientActor.sync)
 
@@ -199,6 +215,7 @@ class _World:
 
         for client in living:
             check_presences(self.oracle, client, living, "before its program does anything")
+            check_interest(self.oracle, client, living, "before its program does anything")
 
         # 2. A client that nobody waits for does not read: a barrier makes it.
         self._let_all(living, "sync", lambda client: client.client.sync())
@@ -209,7 +226,8 @@ class _World:
         check_rest(self.oracle, living)
 
         # 3. Everything arrives.
-        self._let_all(living, "probe", probe)
+        served = {key for client in living for key in client.services}
+        self._let_all(living, "probe", lambda client: probe(self.oracle, client, served))
         self._let_all(living, "sync", lambda client: client.client.sync())
         self.oracle.check_missing()
         self.oracle.check_told()
