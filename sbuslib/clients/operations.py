@@ -135,11 +135,18 @@ class Operations(BasicOperations):
                     f"{self.connection.address}: this daemon lets nobody subscribe to secret keys, so others could "
                     "read the answers: say secret=False where that is no matter"
                 )
-        if (requester := self._requesters.get(secret)) is None:
+
+        requester = self._requesters.get(secret)
+        if requester is None or requester.was_refused:
             self.connection.check_caller()
+            # A client that has not read for long does not know who it is now: the hub would refuse its reply key.
+            if secret:
+                await self.connection.ask(lambda: session.ask(control.WHOAMI), self.limit(until))
             who = session.credentials if secret else Namespace(session.separator).anybody
             reply_to = session.separator.join((who, b"reply", os.urandom(16).hex().encode()))
-            requester = self._requesters.setdefault(secret, Requester(reply_to, Lock))
+            if self._requesters.get(secret) is requester:
+                self._requesters[secret] = Requester(reply_to, Lock)
+            requester = self._requesters[secret]
         return requester
 
     @starting

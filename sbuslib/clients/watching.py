@@ -132,6 +132,7 @@ class PresenceWatch(Watch[PresenceEvent]):
         self.refused = ""
         """Reason for which the hub reports nothing; empty: it does."""
         self._stale: set[tuple[bytes, int]] = set()  # not listed again since the hub began to list all
+        self._listed: dict[tuple[bytes, int], None] | None = None  # while it lists all: those that are new
 
     @property
     def opening(self) -> bytes:
@@ -146,28 +147,36 @@ class PresenceWatch(Watch[PresenceEvent]):
         for number in [number for number in self.members if number[0] != hub_id]:
             self.remove(number, "unknown")
         self._stale = set(self.members)
+        self._listed = self._listed or {}  # a list that was cut off told the application nothing
 
     def add(self, number: tuple[bytes, int], member: Present) -> None:
         """Add a presence."""
         self._stale.discard(number)
         is_new = number not in self.members
         self.members[number] = member
-        if is_new and self.is_known:
+        if is_new and self._listed is not None:
+            self._listed[number] = None  # first those go that are not listed: a client that reconnected is both
+        elif is_new and self.is_known:
             self.note(PresenceEvent(member, came=True))
 
     def remove(self, number: tuple[bytes, int], cause: str) -> None:
         """Remove a presence."""
         self._stale.discard(number)
         member = self.members.pop(number, None)
-        if member is not None and self.is_known:
+        if self._listed is not None and number in self._listed:
+            del self._listed[number]
+        elif member is not None and self.is_known:
             self.note(PresenceEvent(member, came=False, cause=cause))
 
     def complete(self, scope: bytes) -> None:
         """End a list of the hub, of ``tree`` or of a ``partial`` one; or note the reason for which there is none."""
         is_listed = scope in (b"tree", b"partial")
         self.refused = "" if is_listed else printable(scope)
-        for number in list(self._stale if is_listed else self.members):
+        for number in [number for number in self.members if number in self._stale or not is_listed]:
             self.remove(number, "unknown" if is_listed else "refused")
+        listed, self._listed = self._listed or {}, None
+        for number in listed if self.is_known else ():
+            self.note(PresenceEvent(self.members[number], came=True))
         self.is_known, self.is_whole = True, scope == b"tree"
 
 

@@ -206,7 +206,7 @@ async def test_wrong_arguments_are_told_in_the_words_of_the_verb(bus: Bus, serve
         (client.serve, ("q", None), {}, UsageError, "called with each question: None"),
         (client.receive_many, (), {"most": 0}, UsageError, "most is at least 1, not 0"),
         (client.receive_many, (), {"most": "5"}, UsageError, "most is at least 1, not '5'"),
-        (client.receive, (), {"timeout": "5"}, UsageError, "timeout is seconds, or None, not '5'"),
+        (client.receive, (), {"timeout": "5"}, UsageError, "timeout is seconds from 0 on, or None, not '5'"),
         (client.request, ("a",), {"timeout": float("nan")}, UsageError, "timeout is seconds from 0 on"),
         (client.serve, ("q\0", print), {}, KeyFormatError, "NUL"),
         (client.request, ("a",), {"timeout": -1}, UsageError, "timeout is seconds from 0 on, or None, not -1"),

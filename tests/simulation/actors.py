@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -165,6 +166,11 @@ class ClientActor:
         self.is_gone = True
         self.oracle.end_of(self)
 
+    def drop(self) -> None:
+        """Lose the connection, as when a hub ends it."""
+        self.oracle.drop(self)
+        self.client.socket.shutdown(socket.SHUT_RDWR)
+
     def kill(self) -> None:
         self.is_gone = True
         self.oracle.end_of(self)
@@ -214,11 +220,13 @@ class ClientActor:
     def watch(self, pattern: str) -> None:
         if pattern not in self.watches:
             watch = self.watches[pattern] = self.client.present(pattern.encode())
-            gevent.spawn(self._see, watch)
+            seen: dict[object, bool] = {(member.key, member.sender): True for member in watch.members}
+            for event in reversed(watch._core._watch.events):  # which are in the members already
+                seen[event.member.key, event.member.sender] = not event.came
+            gevent.spawn(self._see, watch, seen)
 
-    def _see(self, watch: Any) -> None:
+    def _see(self, watch: Any, seen: dict[object, bool]) -> None:
         """Follow a watch of presences."""
-        seen: dict[object, bool] = {}
         for event in watch:
             self.oracle.see(self, event, seen)
 

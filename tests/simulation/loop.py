@@ -311,7 +311,6 @@ class Loop:
         process.is_dead = True
         for watcher in list(process.watchers):
             watcher.stop()
-        process.callbacks.clear()
         for sock in process.sockets:
             sock.close()
 

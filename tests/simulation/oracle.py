@@ -33,7 +33,7 @@ from .outages import RECOVERY, Outages
 if TYPE_CHECKING:
     from .actors import ClientActor, HubActor
 
-OPEN: Final = ("is unreachable, though all are there", "is not whole", "reserved token in a pattern")
+OPEN: Final = ("is unreachable, though all are there", "is not whole")
 """Parts of texts of faults that are known, and not mended yet: only plans that were kept for them fail."""
 
 PROPAGATION: Final = 5.0
@@ -123,6 +123,11 @@ class Oracle:
 
     def end_take_over(self, hub: HubActor) -> None:
         self.outages.end(links_of(hub.name), self.clock.now)
+
+    def drop(self, client: ClientActor) -> None:
+        """The connection of a client ends; it makes another."""
+        self.outages.begin(connection_of(client), self.clock.now, is_kill=True)
+        self.outages.end(connection_of(client), self.clock.now)
 
     def tell(self, client: ClientActor, notice: Notice) -> None:
         """A client gets a notice of its hub."""
@@ -261,6 +266,7 @@ class Oracle:
         # 1. Whether it is due to this receiver.
         assert sent.ended is not None
         way = [hub.name for hub in way_between(sent.publisher.hub, holder.client.hub)]
+        connections = [connection_of(sent.publisher), connection_of(holder.client)]
         links = [links_of(hub) for hub in way] if len(way) > 1 else []
         since = holder.here if len(way) == 1 else self._everywhere(holder)
         if since is None or since > sent.began:
@@ -271,14 +277,17 @@ class Oracle:
         what += f" for {holder.pattern!r}, published at {sent.began - START:.4f}"
 
         # 2. All hubs on its way were there.
-        if self.outages.is_calm(way + links, sent.began, sent.ended + PROPAGATION):
+        if self.outages.is_calm([*way, *links, *connections], sent.began, sent.ended + PROPAGATION):
             self.check(False, f"missing, though all was quiet: {what}")
             return
 
         # 3. The first hub had it, and the last one had this receiver.
         began, ended = sent.began - READING, sent.ended + READING
         is_read = not self.outages.is_away(way[0], began, ended)
-        is_connected = not self.outages.was_killed(way[-1], sent.began - RECOVERY)
+        is_connected = not (
+            self.outages.was_killed(way[-1], sent.began - RECOVERY)
+            or any(self.outages.was_killed(one, sent.began - RECOVERY) for one in connections)
+        )
         if is_read and is_connected and holder.client.was_never_stopped:
             was_told = any(at >= sent.began for at in self._told[holder.client.name])
             self.check(was_told, f"missing, and nobody said so: {what}")
@@ -300,6 +309,11 @@ class Oracle:
 def links_of(hub: str) -> str:
     """The name under which outages of a hub's links are noted."""
     return f"links of {hub}"
+
+
+def connection_of(client: ClientActor) -> str:
+    """The name under which outages of a client's connection are noted."""
+    return f"connection of {client.name}"
 
 
 def way_between(one: HubActor, other: HubActor) -> list[HubActor]:

@@ -11,6 +11,7 @@ kill NAME, stop NAME, goon NAME    ``kill -9``, ``SIGSTOP``, ``SIGCONT`` of a hu
 restart NAME                       a hub that was killed begins again
 replace NAME                       another process takes a hub over that has no parent
 leave NAME                         a client closes, and its process ends
+drop CLIENT                        its connection ends, and it makes another
 join CLIENT UID HUB                a client connects
 subscribe, unsubscribe             CLIENT PATTERN
 publish CLIENT KEY COUNT           so many messages
@@ -140,6 +141,7 @@ class _Drawing:
 
     def _faults(self) -> dict[str, int]:
         faults = {f"stop {self.chance.choice(self.hubs + self.clients)}": 4, f"kill {self.chance.choice(self.hubs)}": 4}
+        faults[f"drop {self.chance.choice(self.clients)}"] = 3
         faults[f"replace {self.hubs[0]}"] = 3
         if self.absent:
             faults[f"restart {self.chance.choice(sorted(self.absent))}"] = 20

@@ -149,6 +149,9 @@ class _World:
     def _leave(self, name: str) -> None:
         self._let(name, "leave", ClientActor.leave)
 
+    def _drop(self, name: str) -> None:
+        self._let(name, "drop", ClientActor.drop)
+
     def _subscribe(self, name: str, pattern: str) -> None:
         self._let(name, f"subscribe {pattern}", lambda client: client.subscribe(pattern))
 

@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from ...errors import NoServerError, PacketError, ReplyError
+from ...errors import NoServerError, PacketError, RefusedError, ReplyError
 from ...limits import check_count, check_seconds
 from ...secrets import Namespace
 from ...wire.packets import Message, check_payload
@@ -202,6 +202,8 @@ class Requester(Mailbox):
         self._opener: LockLike | None = None  # of the caller that opens the mailbox, while it is locked
         self.is_open = False
         """Whether the mailbox is open."""
+        self.was_refused = False
+        """Whether the hub refused the reply key: it is that of other credentials, and another has to be made."""
 
     async def open(self, port: ClientPort, until: float | None) -> None:
         """Open the mailbox, unless it is open. Of several callers one does, and the others wait for it.
@@ -209,15 +211,22 @@ class Requester(Mailbox):
         An opener that was interrupted, by a signal handler at any instruction, has released its lock.
         """
         while not self.is_open:
+            # 1. One caller has the lock as long as it opens.
             mine = self._make_lock()
             with mine:
                 with self._opening:
                     if not self._is_opening():
                         self._opener = mine
                 if self._opener is mine:
-                    await port.open_mailbox(self, until=until)
+                    try:
+                        await port.open_mailbox(self, until=until)
+                    except RefusedError:
+                        self.was_refused = True
+                        raise
                     self.is_open = True
                     return
+
+            # 2. The others wait for it.
             if not await port.wait_until(lambda: self.is_open or not self._is_opening(), port.remaining(until)):
                 raise TimeoutError("the hub did not answer in time")
 

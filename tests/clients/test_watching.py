@@ -1,0 +1,63 @@
+"""What a watch of presences says when a hub lists all anew."""
+
+from __future__ import annotations
+
+from sbuslib.clients.watching import PresenceWatch, Present
+
+MEMBER = Present(b"a", b"info", b"!/cred/1/2/3")
+OTHER = Present(b"a", b"other", b"!/cred/1/2/4")
+
+
+def changes(watch: PresenceWatch) -> list[tuple[Present, bool]]:
+    """The events that wait, without their causes."""
+    events = [(event.member, event.came) for event in watch.events]
+    watch.events.clear()
+    return events
+
+
+def known(*members: Present) -> PresenceWatch:
+    """A watch whose hub has listed these, by number."""
+    watch = PresenceWatch(b"a")
+    watch.begin(b"hub")
+    for number, member in enumerate(members):
+        watch.add((b"hub", number), member)
+    watch.complete(b"tree")
+    assert changes(watch) == []
+    return watch
+
+
+def test_a_client_that_reconnected_goes_before_it_comes() -> None:
+    watch = known(MEMBER)
+    watch.begin(b"hub")
+    watch.add((b"hub", 7), MEMBER)
+    watch.complete(b"tree")
+    assert changes(watch) == [(MEMBER, False), (MEMBER, True)]
+    assert list(watch.members.values()) == [MEMBER]
+
+
+def test_one_that_comes_and_goes_within_a_list_is_no_event() -> None:
+    watch = known(MEMBER)
+    watch.begin(b"hub")
+    watch.add((b"hub", 0), MEMBER)
+    watch.add((b"hub", 7), OTHER)
+    watch.remove((b"hub", 7), "ended")
+    watch.complete(b"tree")
+    assert changes(watch) == []
+
+
+def test_what_a_list_that_was_cut_off_had_is_told_by_the_next() -> None:
+    watch = known(MEMBER)
+    watch.begin(b"hub")
+    watch.add((b"hub", 7), OTHER)
+    watch.begin(b"hub")  # over another connection
+    watch.add((b"hub", 0), MEMBER)
+    watch.add((b"hub", 7), OTHER)
+    watch.complete(b"tree")
+    assert changes(watch) == [(OTHER, True)]
+
+
+def test_a_list_that_is_refused_has_ended_all() -> None:
+    watch = known(MEMBER)
+    watch.begin(b"hub")
+    watch.complete(b"refused")
+    assert changes(watch) == [(MEMBER, False)]
