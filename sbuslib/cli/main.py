@@ -60,6 +60,7 @@ COMMANDS = {
     "journal query": ("recordings", "journal", "answer a question in SQL about what was recorded, with DuckDB"),
     "journal consume": ("recordings", "journal", "messages of a journal from where you stopped, as they come"),
     "journal seal": ("recordings", "record", "rewrite the ended segments of a journal as Parquet files"),
+    "journal compact": ("recordings", "record", "join the small files of a lake"),
     "journal ingest": ("recordings", "record", "take what journals hold into a lake, each record once"),
     "report traffic": ("recordings", "report", "volume by time, key, sender, user and size, and what was lost"),
     "report night": ("recordings", "report", "what happened, in order: outages, hubs, links, losses, floods, refusals"),

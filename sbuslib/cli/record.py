@@ -212,7 +212,7 @@ def add_journal_ingest(parser: Parser) -> None:
     parser.description = (
         "Take the records of journals that a lake does not have into it, each once, however often this is interrupted "
         "or killed. A lake is a directory of Parquet files that never change, so other programs may read all of them "
-        "at any time. For a single journal, see sbus journal seal."
+        "at any time. Small files are joined. For a single journal, see sbus journal seal."
     )
     parser.epilog = (
         "examples:\n"
@@ -264,6 +264,32 @@ def _ingest_with(arguments: Namespace, spark: SparkSession | None) -> None:
     print(f"{arguments.lake}: {made.rows:,} new rows in {made.files:,} files, {made.bytes:,} bytes")
     if shown and not arguments.follow:
         raise StateError(f"{len(shown):,} of {len(arguments.journals):,} journals could not be taken in")
+
+
+def add_journal_compact(parser: Parser) -> None:
+    """Complete the parser of the command."""
+    parser.description = (
+        "Join small files of a lake that adjoin, of one hub and one day, and delete them. It may be killed at any "
+        "time, and goes on where it was. sbus and sbuslib.read read each row once meanwhile; other programs, which "
+        "read all files that they find, may read a row twice until it has ended."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  sbus journal compact lake               in place\n"
+        "  sbus journal ingest lake new-lake       into another lake, and lake stays as it is\n\n"
+        "This needs pip install 'sbuslib[seal]'."
+    )
+
+    add(parser, "LAKE", "directory or URI of the lake")
+
+
+def run_journal_compact(arguments: Namespace) -> None:
+    from ..journal.read.compaction import compact
+
+    made = _Made()
+    os.nice(_NICENESS)
+    deleted = compact(arguments.lake, progress=made.add)
+    print(f"{arguments.lake}: {made.files:,} new files in place of {deleted:,}, {made.rows:,} rows")
 
 
 _NICENESS = 10

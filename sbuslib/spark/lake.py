@@ -5,6 +5,7 @@ A lake is a directory of sealed files, of any number of journals: see :mod:`sbus
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -33,19 +34,24 @@ def read_frame(wish: Wish, session: SparkSession | None = None) -> DataFrame:
     spark = session if session is not None else any_session()
     runs = wish.runs(check=False)  # Spark checks each page that it reads, and keeps no order
     whole, others = (
-        [file for files, _ in runs for file in files],
-        [row_range for _, row_ranges in runs for row_range in row_ranges],
+        [file for run in runs for file in run.files],
+        [row_range for run in runs if not run.files for row_range in run.row_ranges],
     )
 
     frames = []
     if whole:
         source = spark.read.schema(from_arrow_schema(SCHEMA)).option("parquet.page.verify-checksum.enabled", "true")
-        frames.append(source.parquet(*whole).select(*wish.schema.names))
+        frames.append(source.parquet(*map(_literal, whole)).select(*wish.schema.names))
     if others or not whole:
         options = {"onCorrupt": wish.on_corrupt, "plan": encode_plan(others, wish.selection)}
         source = spark.read.format("sbus").schema(from_arrow_schema(wish.schema))
         frames.append(source.options(**options).load(wish.places))
     return reduce(DataFrame.unionByName, frames)
+
+
+def _literal(path: str) -> str:
+    """Return the pattern of Hadoop that matches one path."""
+    return re.sub(r"[\\*?{}\[\]]", r"\\\g<0>", path)
 
 
 def on_spark(spark: SparkSession) -> Callable[[list[Unit], OnCorrupt], Iterable[Written | Failure]]:
@@ -54,7 +60,7 @@ def on_spark(spark: SparkSession) -> Callable[[list[Unit], OnCorrupt], Iterable[
     def run(units: list[Unit], on_corrupt: OnCorrupt) -> Iterable[Written | Failure]:
         if not units:
             return []
-        work: Any = spark.sparkContext.parallelize(units, len(units)).map(lambda unit: attempt(unit, on_corrupt))
+        work: Any = spark.sparkContext.parallelize(units, len(units)).flatMap(lambda unit: attempt(unit, on_corrupt))
         made: list[Written | Failure] = work.collect()
         return made
 

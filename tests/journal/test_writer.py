@@ -190,3 +190,18 @@ def test_a_segment_ends_at_midnight(hub: Hub, journal: str, monkeypatch: pytest.
     with Recorder(hub, journal, limits=JournalLimits(block_seconds=0.001)):
         hub.publish(b"k", b"1")
         eventually(lambda: states(journal) == {"ended"})
+
+
+def test_a_journal_stays_where_it_is_when_the_process_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    written = writer.Writer("journal", hub="hub", separator=b"/")
+    monkeypatch.chdir("elsewhere")
+    written.open()
+    written.end()
+    assert written.join(60)
+    assert written.directory == str(tmp_path / "journal")
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+    assert (tmp_path / "journal" / "recorder.lock").exists()

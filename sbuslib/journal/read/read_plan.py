@@ -94,14 +94,13 @@ def _identity(segments: Sequence[ListedSegment]) -> str | None:
 def sealed_at(place: str) -> list[Sealed]:
     """List the sealed files of a place.
 
-    If a sealer makes two files meanwhile, a listing may have the second alone. So where rows are missing between two,
-    this lists until two listings are the same.
+    A listing that is made while one file takes the place of others may have neither, and the second of two new files
+    without the first. So this lists until two listings are the same.
     """
     before: list[Sealed] | None = None
     while True:
         sealed = [file for each in (place, sealed_of(place)) for file in list_sealed(each)]
-        holes = any(file.journal == other.journal and other.first > file.last + 1 for file, other in pairwise(sealed))
-        if not holes or sealed == before:
+        if sealed == before:
             return sealed
         before = sealed
 

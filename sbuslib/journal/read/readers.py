@@ -7,6 +7,7 @@ runs, so that the unsealed tail of a journal is never in memory as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial, reduce
@@ -19,7 +20,7 @@ from ...errors import CorruptJournalError, JournalError
 from ..format.decoding import OnCorrupt
 from .arrow_batches import batches
 from .footer import footer_of
-from .journal_files import Sealed, looked_again
+from .journal_files import Sealed, is_local, looked_again
 from .parquet import checked
 from .read_plan import RowRange, plan
 from .schema import SCHEMA
@@ -29,6 +30,28 @@ if TYPE_CHECKING:
     import duckdb
     import polars
     from pandas import DataFrame
+
+
+_PART_BYTES = 33_554_432
+"""Bytes of sealed files that are in memory at once, where an engine is handed frames."""
+
+
+class EngineRun(NamedTuple):
+    """Ranges that are read together: each is one of the sealed ``files``, which an engine reads itself, or none is."""
+
+    files: list[str]
+    row_ranges: list[RowRange]
+
+    def parts(self) -> Iterator[EngineRun]:
+        """Divide a run so that the rows of each part fit in memory. Rows in no file come in pieces anyway."""
+        begin = size = 0
+        for at, row_range in enumerate(self.row_ranges if self.files else (), 1):
+            size += row_range.size
+            if size >= _PART_BYTES or at == len(self.files):
+                yield EngineRun(self.files[begin:at], self.row_ranges[begin:at])
+                begin, size = at, 0
+        if not self.files:
+            yield self
 
 
 class Wish(NamedTuple):
@@ -55,21 +78,22 @@ class Wish(NamedTuple):
         return batches(row_ranges, self.schema, self.selection, self.on_corrupt)
 
     @looked_again
-    def runs(self, *, check: bool = True) -> list[tuple[list[str], list[RowRange]]]:
+    def runs(self, *, check: bool = True) -> list[EngineRun]:
         """Group the ranges in their order: runs of sealed files whose rows are all wanted, and runs of other ranges.
 
-        Those files are checked, unless the engine does it. Raises :exc:`~sbuslib.errors.JournalError`.
+        Those files are checked if they are on this machine, unless the engine does it: others are not fetched for that.
+        Raises :exc:`~sbuslib.errors.JournalError`.
         """
-        runs = list[tuple[list[str], list[RowRange]]]()
+        runs = list[EngineRun]()
         for is_whole, row_ranges in groupby(self.row_ranges(), self._is_whole):
             run = list(row_ranges)
             files = [row_range.file for row_range in run if isinstance(row_range.file, Sealed)] if is_whole else []
             for file in files:
                 footer_of(file)
-                if check:
+                if check and is_local(file.path):
                     checked(file)
-            runs.append(([file.path for file in files], [] if is_whole else run))
-        return runs
+            runs.append(EngineRun([file.path for file in files], run))
+        return runs or [EngineRun([], [])]
 
     def _is_whole(self, row_range: RowRange) -> bool:
         file, wanted = row_range.file, self.selection
@@ -108,31 +132,38 @@ def read_polars(wish: Wish) -> polars.LazyFrame:
     import polars
     from polars.io.plugins import register_io_source
 
-    def read(
-        row_ranges: list[RowRange],
-        columns: list[str] | None,
-        predicate: polars.Expr | None,
-        most: int | None,
-        _: int | None,
-    ) -> Iterator[polars.DataFrame]:
-        chosen = wish._replace(columns=columns if columns is not None else wish.schema.names)
-        for batch in chosen.batches(row_ranges):
+    def native(
+        part: EngineRun, names: list[str], predicate: polars.Expr | None, most: int | None
+    ) -> polars.DataFrame | None:
+        """Read a part as Polars does it; ``None`` if it cannot, also as a file has gone since it was listed."""
+        if not part.files:
+            return None
+        frame = polars.scan_parquet(part.files, glob=False)
+        frame = frame if predicate is None else frame.filter(predicate)
+        with suppress(FileNotFoundError):
+            return frame.select(names).head(most).collect() if most is not None else frame.select(names).collect()
+        return None
+
+    def decoded(part: EngineRun, names: list[str], predicate: polars.Expr | None) -> Iterator[polars.DataFrame]:
+        for batch in wish._replace(columns=names).batches(part.row_ranges):
             frame = polars.DataFrame(polars.from_arrow(batch))
-            if predicate is not None:
-                frame = frame.filter(predicate)
-            frame = frame if most is None else frame.head(most)
-            most = None if most is None else most - frame.height
-            yield frame
-            if most == 0:
-                return
+            yield frame if predicate is None else frame.filter(predicate)
+
+    def read(
+        run: EngineRun, columns: list[str] | None, predicate: polars.Expr | None, most: int | None, _: int | None
+    ) -> Iterator[polars.DataFrame]:
+        names = columns if columns is not None else wish.schema.names
+        for part in run.parts():
+            whole = native(part, names, predicate, most)
+            for frame in [whole] if whole is not None else decoded(part, names, predicate):
+                frame = frame if most is None else frame.head(most)
+                most = None if most is None else most - frame.height
+                yield frame
+                if most == 0:
+                    return
 
     empty = polars.DataFrame(polars.from_arrow(wish.schema.empty_table()))
-    frames = [
-        polars.scan_parquet(files).select(wish.schema.names)
-        if files
-        else register_io_source(partial(read, row_ranges), schema=empty.schema)
-        for files, row_ranges in wish.runs() or [([], [])]
-    ]
+    frames = [register_io_source(partial(read, run), schema=empty.schema) for run in wish.runs()]
     return polars.concat(frames)
 
 
@@ -154,6 +185,11 @@ class _Stream:
         return reader.__arrow_c_stream__(requested_schema)
 
 
+def _literal(path: str) -> str:
+    """Return the pattern of DuckDB that matches one path: it has no way to turn patterns off."""
+    return re.sub(r"[*?[]", r"[\g<0>]", path)
+
+
 def read_duckdb(wish: Wish, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
     """Make a relation of DuckDB of the wanted rows, in ``connection`` if one is given. Raises as :func:`read_arrow`.
 
@@ -164,7 +200,9 @@ def read_duckdb(wish: Wish, connection: duckdb.DuckDBPyConnection | None = None)
     base = connection if connection is not None else duckdb.connect()
     names = [*map(duckdb.ColumnExpression, wish.schema.names)]
     relations = [
-        base.read_parquet(files).select(*names) if files else base.from_arrow(_Stream(wish, row_ranges))
-        for files, row_ranges in wish.runs() or [([], [])]
+        base.read_parquet([_literal(file) for file in files]).select(*names)
+        if files
+        else base.from_arrow(_Stream(wish, row_ranges))
+        for files, row_ranges in wish.runs()
     ]
     return reduce(duckdb.DuckDBPyRelation.union, relations)

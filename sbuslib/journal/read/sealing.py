@@ -4,7 +4,8 @@
 and renamed. So the name of a sealed file is the only record that its rows are sealed. A sealer that was killed leaves
 at most the file that it wrote aside, which the next one overwrites.
 
-**No file is ever rewritten.** Small segments that wait together become one file: see :func:`.units.units`.
+**No file is ever changed.** Small segments that wait together, and small sealed files that are copied together, become
+one file: see :func:`.units.units`. In a lake, :mod:`.compaction` puts one file in place of several.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def write(unit: Unit, on_corrupt: OnCorrupt = "error") -> Written:
         # 1. The file, aside. A sealer that was killed may have left one.
         _remove(aside)
         begin, rows, name = unit.row_ranges[0], 0, ""
-        if begin.is_whole and isinstance(begin.file, Sealed):
+        if len(unit.row_ranges) == 1 and begin.is_whole and isinstance(begin.file, Sealed):
             with suppress(VanishedError):
                 rows, name = _copy(begin.file, aside), begin.file.name
         if not name:
@@ -196,12 +197,26 @@ def _header(row_range: RowRange) -> SegmentHeader:
     return SegmentHeader(row_range.journal or "", "", b"/", 0, row_range.first, 0)
 
 
-def attempt(unit: Unit, on_corrupt: OnCorrupt) -> Written | Failure:
-    """Make a sealed file, or return the failure."""
+def attempt(unit: Unit, on_corrupt: OnCorrupt) -> list[Written | Failure]:
+    """Make a sealed file, or return the failure.
+
+    Where one of several files is damaged, those before and after it become files of their own.
+    """
     try:
-        return write(unit, on_corrupt)
+        return [write(unit, on_corrupt)]
     except (SbusError, OSError) as error:
-        return Failure(unit.place, error)
+        results: list[Written | Failure] = [Failure(unit.place, error)]
+        path = error.path if isinstance(error, CorruptJournalError) else ""
+
+    at = next((at for at, part in enumerate(unit.row_ranges) if part.file is not None and part.file.path == path), None)
+    parts = () if at is None else (unit.row_ranges[:at], unit.row_ranges[at + 1 :])
+    for row_ranges in filter(None, parts):
+        results += attempt(unit._replace(row_ranges=row_ranges), on_corrupt)
+    return results
+
+
+def _attempt_all(pending: list[Unit], on_corrupt: OnCorrupt) -> Iterator[Written | Failure]:
+    return (done for unit in pending for done in attempt(unit, on_corrupt))
 
 
 # -- a journal ------------------------------------------------------------------------------------------
@@ -215,8 +230,9 @@ def seal(
 ) -> int:
     """Seal the ended segments of the journal in a local directory, and delete them. Returns the number of new files.
 
-    One sealer a journal at a time: others wait for it. Raises :exc:`~sbuslib.errors.UsageError`,
-    :exc:`~sbuslib.errors.JournalError` and :exc:`OSError`.
+    One sealer a journal at a time: others wait for it. A damaged segment stays, and the first failure is raised once
+    all others are sealed. Raises :exc:`~sbuslib.errors.UsageError`, :exc:`~sbuslib.errors.JournalError` and
+    :exc:`OSError`.
     """
     place = absolute(directory)
     if not is_local(place):
@@ -227,17 +243,22 @@ def seal(
     with closing(DirectoryLock(place, "sealer.lock", wait=True)):
         target = sealed_of(place)
         pending, listing = units(place, target, listed(target), on_corrupt=on_corrupt)
-        for unit in pending:
-            progress(write(unit, on_corrupt))
+        made, failures = 0, list[Failure]()
+        for done in _attempt_all(pending, on_corrupt):
+            if isinstance(done, Written):
+                made += 1
+                progress(done)
+            else:
+                failures.append(done)
+
+        # Segments are deleted whose rows are all sealed now, whatever became of the others.
         retire(listing)
-        return len(pending)
+        if failures:
+            raise failures[0].error
+        return made
 
 
 # -- a lake ---------------------------------------------------------------------------------------------
-
-
-def _attempt_all(pending: list[Unit], on_corrupt: OnCorrupt) -> Iterator[Written | Failure]:
-    return (attempt(unit, on_corrupt) for unit in pending)
 
 
 def ingest(
@@ -253,7 +274,7 @@ def ingest(
 ) -> None:
     """Copy the rows of journals that a lake does not hold yet into the lake, a directory of sealed files, each once.
 
-    Sealed files are checked and copied. Rows of segments are written as larger files at once.
+    Sealed files are checked and copied, small ones joined. Rows of segments are written as larger files at once.
 
     :param journals: directories or URIs of journals, and of sealed files.
     :param lake: a directory or URI, made if it is not there. On a cluster, every worker sees it under this name.
@@ -277,6 +298,15 @@ def ingest(
             failed(failure)
         if not follow or stop is None or stop.wait(FOLLOW_SECONDS):
             return
+
+
+def lock_journal(locks: ExitStack, lake: str, journal: str) -> bool:
+    """Keep other processes from writing rows of a journal into a local lake; returns whether none does so now."""
+    try:
+        locks.enter_context(closing(DirectoryLock(lake, f"_{journal}.lock")))
+    except JournalInUseError:
+        return False
+    return True
 
 
 def _take_in(
@@ -310,10 +340,8 @@ def _take_in(
         if pending and is_local(target):
             busy = set[str]()
             for journal, place in {unit.journal: unit.place for unit in reversed(pending) if unit.journal}.items():
-                try:
-                    locks.enter_context(closing(DirectoryLock(target, f"_{journal}.lock")))
-                except JournalInUseError:
-                    error = JournalInUseError(f"{place} is being taken into {target} already")
+                if not lock_journal(locks, target, journal):
+                    error = JournalInUseError(f"{place} is being taken into {target} already, or that is compacted")
                     failures[place] = Failure(place, error)
                     busy.add(journal)
             # Another process may have copied rows before these locks were taken: look again under them.

@@ -10,11 +10,15 @@ from typing import NamedTuple, TypeAlias
 from ...errors import CorruptJournalError
 from ..format.decoding import OnCorrupt, is_empty
 from ..format.directory import Segment
-from .journal_files import list_sealed, looked_again, opened
+from .journal_files import Sealed, list_sealed, looked_again, opened
 from .read_plan import Contents, RowRange, contents, held, measure, plan_of
 
 UNIT_BYTES = 64_000_000
 """Bytes of segments that make one file: a segment of a recorder's default size is enough by itself."""
+
+SMALL_BYTES = 4_000_000
+"""Bytes below which a sealed file is joined with those beside it. To open larger ones costs readers little time, and to
+write them again each time would cost more."""
 
 _DAY_NS = 86_400_000_000_000
 
@@ -67,16 +71,16 @@ def units(
 ) -> tuple[list[Unit], Contents]:
     """Group the rows of the journals at ``place`` that ``there`` lacks into units for ``target``. Also lists the files.
 
-    Consecutive segments become one unit until they are :data:`UNIT_BYTES` or more, if they are of one hub, begun on one
-    day (in UTC), and adjoin: a file never spans rows that it does not hold. A last segment with a damaged
-    header is a unit by itself, which cannot be written.
+    Consecutive segments, and sealed files of less than :data:`SMALL_BYTES`, become one unit until they are
+    :data:`UNIT_BYTES` or more, if they are of one hub, begun on one day (in UTC), and adjoin: a file never spans rows
+    that it does not hold. A last segment with a damaged header is a unit by itself, which cannot be written.
 
     :param open_too: also the whole blocks of the segment that a recorder is writing.
 
     Raises :exc:`~sbuslib.errors.JournalError`.
     """
     listing, made = contents(place), list[Unit]()
-    # The kind of the last unit's segments: see :func:`_kind`.
+    # The kind of the last unit's files: see :func:`_kind`.
     former: object = None
 
     for journal, row_ranges in plan_of(listing).items():
@@ -120,9 +124,15 @@ def why_unknown(row_range: RowRange) -> str:
 
 
 def _kind(row_range: RowRange) -> object:
-    """Kind of a range: equal for segments that may become one file."""
-    if isinstance(row_range.file, Segment):
-        with suppress(CorruptJournalError):
-            header = row_range.file.header
+    """Kind of a range: equal for files that may become one."""
+    from .footer import footer_of  # only here, as it needs Arrow
+
+    file = row_range.file
+    with suppress(CorruptJournalError):
+        if isinstance(file, Segment):
+            header = file.header
             return header.hub, header.separator, header.created_ns // _DAY_NS
+        if isinstance(file, Sealed) and file.size < SMALL_BYTES:
+            header = footer_of(file).header
+            return header.hub, header.separator, file.start_ns // _DAY_NS
     return object()

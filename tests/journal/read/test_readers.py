@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 from journal.format.journals import READERS, START_NS, rows, segment
 
+import sbuslib
 from sbuslib.journal.format.directory import DirectoryLock
 from sbuslib.journal.read import arrow_batches, readers, units
 from sbuslib.journal.read.readers import Wish
@@ -138,3 +139,29 @@ def test_a_long_tail_is_read_in_pieces(engine: Engine, journal: Path, monkeypatc
         assert peak - before < whole / 4
     else:
         assert len(READERS[engine](found)) == 5000
+
+
+@pytest.mark.parametrize("name", ["a[b]", "a{b,c}", "a*", "a?", "a\\b", "[!a]", "'q\"", "#x"])
+@pytest.mark.parametrize("engine", READERS)
+def test_a_folder_may_have_any_name(tmp_path: Path, engine: Engine, name: str) -> None:
+    """Engines take some characters for patterns, and would read other folders, or none."""
+    for folder, first in ((name, 1), ("ab", 101), ("ac", 201), ("a-b", 301)):
+        segment(tmp_path / folder, first, rows(10, first))
+        segment(tmp_path / folder, first + 10, rows(2, first + 10))
+        seal(tmp_path / folder)
+    frame = sbuslib.read(tmp_path / name, engine, columns=["sequence"])
+    assert sorted(row["sequence"] for row in READERS[engine](frame)) == [*range(1, 13)]
+
+
+@pytest.mark.parametrize("engine", ["polars", "duckdb"])
+def test_only_files_of_this_machine_are_read_whole_to_check_them(
+    recorded: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine fetches of a remote file what it needs."""
+    checked: list[str] = []
+    monkeypatch.setattr(readers, "checked", lambda file: checked.append(file.path))
+    lake = recorded / "sealed"
+    for place, is_checked in ((str(lake), True), (f"file://{lake}", False)):
+        checked.clear()
+        sbuslib.read(place, engine)
+        assert bool(checked) == is_checked

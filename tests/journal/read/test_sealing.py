@@ -132,6 +132,23 @@ def test_a_full_disk_keeps_nothing_of_what_was_begun(journal: Path, monkeypatch:
     assert seal(journal) == 1
 
 
+@pytest.mark.parametrize("target", ["seal", "ingest"])
+def test_one_damaged_segment_stops_no_other(tmp_path: Path, journal: Path, target: str) -> None:
+    for first in range(1, 131, 10):
+        segment(journal, first, rows(10, first))
+    path = journal / f"{51:020d}.sbj"
+    flip(path, path.stat().st_size // 2)
+    place = journal / "sealed" if target == "seal" else tmp_path / "lake"
+    for _ in range(2):
+        with pytest.raises(CorruptJournalError, match=f"{path.name}: byte"):
+            seal(journal) if target == "seal" else ingest([journal], place)
+        assert names(place) == [(1, 50), (61, 130)]
+    if target == "seal":
+        assert sorted(journal.glob("*.sbj")) == [path, journal / f"{121:020d}.sbj"]
+        assert seal(journal, on_corrupt="skip") == 1
+        assert names(place) == [(1, 50), (51, 60), (61, 130)]
+
+
 def test_damage_ends_the_sealing_or_becomes_a_gap(journal: Path) -> None:
     path = segment(journal, 1, rows(10), rows(10, 11))
     flip(path, path.stat().st_size // 4)
