@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-__all__ = ["Shares", "Turns"]
+__all__ = ["Served", "Shares", "Turns"]
 
 T = TypeVar("T")
+
+SERVED_NUMBERS: Final = 4_096
+"""Requests of a user that a server remembers to have had: as many as may wait."""
+SERVED_USERS: Final = 64
+"""Users, beside trusted ones, of whose requests it remembers that."""
 
 
 class Shares:
@@ -112,3 +117,25 @@ class Turns(Generic[T]):
             self._count.give(user, 1)
             self._bytes.give(user, size)
             return item
+
+
+class Served:
+    """Numbers of the newest requests that a server has had, by user, so that one that is sent again is served once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int | None, dict[tuple[bytes | None, int], None]] = {None: {}}  # the oldest first
+        self._lock = Lock()  # of threads that serve together
+
+    def is_new(self, user: int | None, sender: bytes | None, number: int) -> bool:
+        """Note a request; ``False`` if it was noted before. ``user`` is charged; ``None``: one who is trusted."""
+        with self._lock:
+            numbers = self._numbers.pop(user, {})
+            self._numbers[user] = numbers
+            if len(self._numbers) > SERVED_USERS + 1:
+                del self._numbers[next(other for other in self._numbers if other is not None)]
+            if (sender, number) in numbers:
+                return False
+            numbers[sender, number] = None
+            if len(numbers) > SERVED_NUMBERS:
+                del numbers[next(iter(numbers))]
+            return True

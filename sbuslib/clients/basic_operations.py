@@ -28,7 +28,7 @@ from .fds.descriptor_client import DescriptorClient
 from .fds.descriptor_store import DescriptorStore
 from .hub_requests import HubQuestion, PatternRequest, SyncScope
 from .leadership import earliest, time_left
-from .recipes.mailbox import Mailbox
+from .recipes.mailbox import Mailbox, Posted
 from .watching import InterestWatch, Watch
 
 MOST_POSTED: Final = 64
@@ -44,6 +44,7 @@ class BasicOperations:
         self._descriptor_folder = descriptor_folder  # see DescriptorStore
         self._session = connection.session  # the connection's
         self._posted: list[Pair] = []  # to be sent together
+        self._posting = Posted()  # of all of these
 
     # -- descriptor stores --------------------------------------------------------------------------------------
 
@@ -270,20 +271,24 @@ class BasicOperations:
         if not watch.closed and not self.connection.is_closed:
             self.connection.change_now(lambda: self._session.unwatch(watch))
 
-    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> None:
+    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> Posted:
         """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
         client, posted = self.connection, self._posted
         if not client.runtime.SHARES_TURNS or not (together or posted):
             await self._send(self._session.encode(key, payload), until=until)
-            return
+            sent = Posted()
+            sent.epoch = client.epoch
+            return sent
         client.check_caller()
         self._session.encode(key, payload)  # errors go to the caller, not to the task that sends
         posted.append((key, payload))
+        posting = self._posting
         if len(posted) == 1:
             client.runtime.start(self._send_posted())  # which has its turn when this one waits
         elif not together or len(posted) >= MOST_POSTED:
             # Those of others are in it: they are sent even if this caller gives up meanwhile.
             await client.runtime.join(client.runtime.start(self._send_posted()), self.remaining(until))
+        return posting
 
     def tell(self, key: bytes, payload: bytes) -> None:
         """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""
@@ -295,8 +300,10 @@ class BasicOperations:
 
     async def _send_posted(self) -> None:
         pairs, self._posted = self._posted, []
+        posting, self._posting = self._posting, Posted()
         with suppress(OSError, SbusError):  # who waits for an answer finds out that there is no connection
             await self.publish_some(pairs)
+            posting.epoch = self.connection.epoch
 
     async def in_time(self, function: Callable[[Any], Any], argument: Any, until: float | None) -> Any:
         """As :class:`~sbuslib.clients.recipes.mailbox.ClientPort` says."""

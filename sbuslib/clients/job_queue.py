@@ -74,9 +74,11 @@ class AnyHeldJob:
 class AioHeldJob(AnyHeldJob):
     """A job that a worker holds until it acknowledges, gives back or rejects it, which is sent to the service at once.
 
-    Each of the three verbs returns whether the job was still this worker's: ``False`` if it was ended before, or if the
-    service was started again meanwhile and gives it again. While the hub is away they wait as ``publish`` does, and
-    an acknowledgement that could not be sent is sent later.
+    Each of the three verbs returns whether the job was still this worker's, as far as the worker knows: ``False`` if it
+    was ended before, or if the service was started again meanwhile and gives it again. ``True`` does not say that the
+    service has the acknowledgement, nor that nobody else has the job: a worker that stood still, or was cut off, for
+    five seconds counts as dead, its jobs are given to others, marked as given again, and it may not know yet. While the
+    hub is away the verbs wait as ``publish`` does, and an acknowledgement that could not be sent is sent later.
     """
 
     async def done(self) -> bool:

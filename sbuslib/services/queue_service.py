@@ -55,6 +55,7 @@ from ..errors import DisconnectedError, StateError, UsageError
 from ..keys.covering import overlap
 from ..matcher import matches
 from ..secrets import Namespace
+from ..shares import Served
 from ..wire.packets import Message
 from ..wire.text import printable
 from .queue_access import QueueAccess
@@ -120,6 +121,7 @@ class QueueService:
         #: The clock of workers. It stands still while this process is stopped, so that none seems silent then.
         self._now = 0.0
         self._refusals = 0  # in this turn
+        self._served = Served()  # requests that it has had
         self._states: dict[bytes, QueueState] = {}  # of queues that were asked about in this turn
         self._connected = self._looked = 0.0  # when this connection began, and ends were looked for, on that clock
         self._gone: list[tuple[KnownWorker, float]] = []  # workers whose connection has ended, and when they were heard
@@ -302,7 +304,7 @@ class QueueService:
 
     def _submitted(self, message: Message, name: bytes) -> None:
         """Take in jobs whose sender waits for acceptance. The answer is sent after the turn is stored."""
-        question = parse_question(message, self._at, self._namespace)
+        question = self._question(message)
         if question is None:
             return
         word = decode(Submission, question.payload)
@@ -311,6 +313,13 @@ class QueueService:
         else:
             why = self._accept(name, word, message.sender)
         self._answer(question, b"" if why is None else why.encode(), is_refused=why is not None)
+
+    def _question(self, message: Message) -> Request | None:
+        """The request in a message; ``None`` if it is none, or was had before: after an outage it may come again."""
+        question = parse_question(message, self._at, self._namespace)
+        user = self.access.stranger(message.sender)
+        is_new = question is not None and self._served.is_new(user, message.sender, question.number)
+        return question if is_new else None
 
     def _is_plain(self, key: bytes) -> bool:
         """Return whether a key could have been published under, and is no secret."""
@@ -327,7 +336,7 @@ class QueueService:
         # 1. Refuse workers of untrusted users. Any user may ask for the state of the queue.
         sender = message.sender
         user = self.access.stranger(sender)
-        if (question := parse_question(message, self._at, self._namespace)) is not None:
+        if (question := self._question(message)) is not None:
             self._asked(question, name, user)
             return
         word = decode(Announcement, message.payload)
@@ -420,7 +429,7 @@ class QueueService:
 
     def _met_or_asked(self, message: Message) -> None:
         """Take an announcement of another service, or a request for the list of queues."""
-        question, user = parse_question(message, self._at, self._namespace), self.access.stranger(message.sender)
+        question, user = self._question(message), self.access.stranger(message.sender)
         if question is not None and user is not None:
             self._answer(question, f"user {user} {NOT_TRUSTED} these queues".encode(), is_refused=True)
         elif question is not None:

@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 import gevent
 import pytest
 from clients.drivers import Bus, FakeHub, script
-from support import PATIENCE, HubThread
+from support import PATIENCE, HubThread, own_key
 
-from sbuslib import blocking
+from sbuslib import Limits, blocking
 from sbuslib.clients.connection import ClientConnection
+from sbuslib.clients.recipes.request import Request, encode_question
 from sbuslib.errors import NoServerError, StateError
 from sbuslib.limits import ClientLimits
+from sbuslib.shares import Served
 
 SWIFT = ClientLimits(reconnect_pause=0.001, reconnect_pause_most=0.002)
 Verb: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -281,6 +283,70 @@ async def test_a_verb_has_one_time_limit_for_all_that_it_waits_for(
         with pytest.raises(TimeoutError):
             await client.request_many("svc", wait=LIMIT)
         assert await client.hub.is_wanted("k", timeout=LIMIT) is None
+
+
+@script
+async def test_a_request_made_while_the_hub_is_away_reaches_a_server_that_comes_later(bus: Bus) -> None:
+    """Once, though it is sent twice."""
+    with HubThread(bus.address):
+        client = await bus.client(reconnect=True, limits=SWIFT)
+        with pytest.raises(NoServerError):
+            await client.request("svc")
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+    served: list[bytes] = []
+
+    def answer(request: Request) -> bytes:
+        served.append(request.payload)
+        return request.payload.upper()
+
+    asking = bus.spawn(request(client, b"x"))
+    with HubThread(bus.address, limits=Limits(settle=PATIENCE)) as server:
+        await client.sync()
+        while not server.call(server.hub.statistics).published:
+            await client.sync()
+        serving = await bus.client()
+        await serving.serve("svc", answer)
+        assert await asking == b"X"
+        assert server.call(server.hub.statistics).published >= 2
+    assert served == [b"x"]
+
+
+async def request(client: Any, payload: bytes) -> Any:
+    return await client.request("svc", payload, timeout=PATIENCE)
+
+
+@script
+async def test_a_server_serves_each_number_once(bus: Bus, server: HubThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[bytes] = []
+
+    def answer(request: Request) -> bytes:
+        served.append(request.payload)
+        return b""
+
+    monkeypatch.setattr("sbuslib.shares.SERVED_NUMBERS", 2)
+    client, serving = await bus.client(), await bus.client()
+    mine = own_key() + b"/reply/" + b"0123456789abcdef" * 2
+    replies = await client.subscribe(mine)
+    await serving.serve("svc", answer)
+    while b"senders/on" not in serving._connection.session.choices.values():  # numbers are of senders
+        await client.sync()
+    await serving.sync()
+    for number, is_served in ((1, True), (1, False), (2, True), (1, False), (3, True), (1, True)):
+        await client.publish("svc", encode_question(number, None, mine, b"%d" % number))
+        if is_served:  # at last, as the first one is forgotten by now
+            await replies.receive(timeout=PATIENCE)
+    assert served == [b"1", b"2", b"3", b"1"]
+
+
+def test_numbers_of_strangers_push_out_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbuslib.shares.SERVED_NUMBERS", 2)
+    monkeypatch.setattr("sbuslib.shares.SERVED_USERS", 2)
+    served = Served()
+    assert [served.is_new(user, b"x", 5) for user in (None, 1, 2, 1, 3)] == [True, True, True, False, True]
+    assert [served.is_new(user, b"x", 5) for user in (None, 1, 3)] == [False, False, False]
+    assert served.is_new(2, b"x", 5), "of three strangers the one that asked longest ago is forgotten"
+    assert served.is_new(None, b"y", 5), "numbers are of a sender"
 
 
 @script

@@ -164,6 +164,16 @@ class GuardedMailbox(Mailbox):
             self.lost[OF_ANOTHER_USER] += 1
 
 
+class Posted:
+    """A message that was posted, or will be soon."""
+
+    __slots__ = ("epoch",)
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        """The number of the connection over which it went; 0: it has not gone yet."""
+
+
 class WatchedKey(Protocol):
     """Whether a key has addressees, as the hub reports it."""
 
@@ -196,8 +206,9 @@ class ClientPort(Protocol):
 
     async def publish(self, key: bytes, payload: bytes = b"", /) -> None: ...
 
-    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> None:
+    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> Posted:
         """Publish a message; ``together``: others are to come, with which it may go in one packet."""
+        ...
 
     def tell(self, key: bytes, payload: bytes) -> None:
         """Publish a message, behind those before it, if that takes no time; else nothing is published."""

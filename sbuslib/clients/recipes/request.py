@@ -28,7 +28,7 @@ from ...limits import check_count, check_seconds
 from ...secrets import Namespace
 from ...wire.packets import Message, check_payload
 from ...wire.text import printable
-from .mailbox import MAILBOX_BYTES, ClientPort, Mailbox
+from .mailbox import MAILBOX_BYTES, ClientPort, Mailbox, Posted, WatchedKey
 
 ANSWERED_WITHIN: Final = 0.05
 """Seconds after which a caller without a reply asks the hub whether the key has a receiver; then four times as many
@@ -294,11 +294,33 @@ async def request_many(
     return []
 
 
-async def _wait_for_answers(port: ClientPort, pending: _Pending, key: bytes, until: float | None) -> None:
+async def _wait_for_answers(
+    port: ClientPort,
+    pending: _Pending,
+    key: bytes,
+    until: float | None,
+    *,
+    is_early: Callable[[WatchedKey], bool],
+    post: Callable[[], Awaitable[Posted]],
+) -> None:
     """Wait for replies. Raises :exc:`~sbuslib.errors.NoServerError` once no server is left to answer."""
     watch = port.begin_watch(key)
+
+    def is_over() -> bool:
+        return pending.is_answered() or watch.state is False
+
     try:
-        await port.wait_until(lambda: pending.is_answered() or watch.state is False, port.remaining(until))
+        # 1. A request that came before its server reached nobody: it is sent again when there is one. Servers serve
+        # each number once, in case they had it.
+        await port.wait_until(lambda: is_over() or watch.is_known, port.remaining(until))
+        if is_early(watch):
+            await port.wait_until(lambda: is_over() or watch.state is True, port.remaining(until))
+            is_served = await port.wait_until(is_over, port.remaining(until, ANSWERED_WITHIN))
+            if not is_served and watch.state is True:
+                await post()
+
+        # 2. The answers, or that there will be none.
+        await port.wait_until(is_over, port.remaining(until))
         if watch.state is False and not pending.answers:
             raise NoServerError(f"nobody serves {printable(key)}: no client of this bus receives it")
     finally:
@@ -313,17 +335,29 @@ async def _ask(
 
     The hub acts on packets in order. So if it reports that nobody receives the key, no server has got the request,
     except one that has just left.
+
+    After an outage callers may be back before their servers. So a request for which this client waited for a hub, or
+    which came to a hub that did not know yet whether the key has a server, is sent once more when it has one. One that
+    was on its way when a hub ended is not: a server may have had it, and ended as well.
     """
+    began = port.epoch
     if not requester.is_open:
         await requester.open(port, until)
     number, pending = requester.ask(most)
-    try:
+
+    async def post() -> Posted:
         question = encode_question(number, port.remaining(until), requester.patterns[0], payload)
-        await port.post(key, question, together=requester.is_shared(), until=until)
+        return await port.post(key, question, together=requester.is_shared(), until=until)
+
+    try:
+        posted = await post()
+
+        def is_early(watch: WatchedKey) -> bool:
+            return posted.epoch != began or (watch.is_known and watch.state is None and posted.epoch == port.epoch)
 
         # Most replies come at once. Else the hub reports when nobody receives the key, now or later.
         if not await port.wait_until(pending.is_answered, port.remaining(until, ANSWERED_WITHIN)):
-            await _wait_for_answers(port, pending, key, until)
+            await _wait_for_answers(port, pending, key, until, is_early=is_early, post=post)
         return pending.answers
     except NoServerError:
         pending.most = 0  # nobody has it

@@ -22,7 +22,7 @@ from typing import Any, Final
 from ...errors import ReplyError
 from ...limits import PACKET_BYTES, check_count
 from ...secrets import Namespace
-from ...shares import Turns
+from ...shares import Served, Turns
 from ...wire.text import printable
 from .mailbox import MAILBOX_BYTES, ClientPort, Mailbox
 from .request import (
@@ -96,6 +96,7 @@ class Server:
         self._jobs = Turns[_Waiting](MOST_QUESTIONS, MAILBOX_BYTES)
         self._waiting: dict[int, _Waiting] = {}  # the same, by number
         self._callers: dict[bytes, _Caller] = {}  # by their reply key
+        self._served = Served()  # requests that it has had
         self._running = 0  # calls of the function under way
 
     def runners(self) -> list[Coroutine[Any, Any, None]]:
@@ -133,8 +134,11 @@ class Server:
             question = parse_question(message, now, self._namespace)
             if question is None:
                 continue
+            user = self._user_of(question.sender)
+            if not self._served.is_new(user, question.sender, question.number):
+                continue
             waiting = self._waiting[question.number] = _Waiting(question, now)
-            if not self._jobs.put(self._user_of(question.sender), waiting, len(question.payload)):
+            if not self._jobs.put(user, waiting, len(question.payload)):
                 self._waiting.pop(question.number, None)
                 busy = encode_answer(FAILED, question.number, b"the server is busy: too many questions wait")
                 await self._send(question, busy)

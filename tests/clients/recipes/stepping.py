@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from types import coroutine
 from typing import Any
 
-from sbuslib.clients.recipes.mailbox import Mailbox, WatchedKey
+from sbuslib.clients.recipes.mailbox import Mailbox, Posted, WatchedKey
 from sbuslib.clients.watching import InterestWatch
 
 
@@ -32,8 +32,9 @@ class Stepping:
     async def publish(self, key: bytes, payload: bytes = b"", /) -> None:
         await _step("publish", key, payload)
 
-    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> None:
+    async def post(self, key: bytes, payload: bytes, *, together: bool, until: float | None = None) -> Posted:
         await _step("publish", key, payload)
+        return Posted()
 
     def tell(self, key: bytes, payload: bytes) -> None: ...
 
