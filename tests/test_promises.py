@@ -11,6 +11,24 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 PROMISE = re.compile(r"(?<!\S)\*\*([^*]+)\.\*\*")
 
+ORACLE = TESTS / "simulation" / "oracle.py"
+RULES = {
+    ("how-to/from-redis.md", "A subscription is in force when `subscribe` returns"): "_check_missing",
+    (
+        "how-to/service.md",
+        "No client is disconnected, and no message is lost, doubled or out of order",
+    ): "tell deliver _check_missing",
+    (
+        "protocol.md",
+        "What came over a link between hubs is never shown under the credential of the link",
+    ): "_check_sender",
+    (
+        "security.md",
+        "What is sent to a secret key reaches only a client with its credentials, or nobody",
+    ): "deliver",
+}
+"""Promises that the oracle of the simulation holds in each world, too, and its functions that do."""
+
 
 def promised() -> set[tuple[str, str]]:
     """Page and sentence of each promise, without the full stop."""
@@ -42,3 +60,9 @@ def test_each_promise_of_the_pages_has_a_test() -> None:
 def test_each_mark_is_of_a_promise() -> None:
     gone = sorted(held() - promised())
     assert not gone, f"these sentences are not in bold on their pages any more, with a full stop: {gone}"
+
+
+def test_the_oracle_has_each_rule_that_holds_a_promise() -> None:
+    functions = {node.name for node in ast.walk(ast.parse(ORACLE.read_text())) if isinstance(node, ast.FunctionDef)}
+    assert {rule for rules in RULES.values() for rule in rules.split()} <= functions
+    assert RULES.keys() <= promised()

@@ -142,12 +142,16 @@ class PresenceWatch(Watch[PresenceEvent]):
     def ending(self) -> bytes:
         return encode_control(PRESENCE_UNWATCH, self.pattern)
 
+    def await_list(self) -> None:
+        """Expect a new list: those that it has, and other lists of this connection, have not come before it ends."""
+        self._listed = self._listed or {}  # a list that was cut off told the application nothing
+
     def begin(self, hub_id: bytes) -> None:
         """Begin a new list of the hub. The numbers of an earlier process of it mean nothing any more."""
         for number in [number for number in self.members if number[0] != hub_id]:
             self.remove(number, "unknown")
         self._stale = set(self.members)
-        self._listed = self._listed or {}  # a list that was cut off told the application nothing
+        self.await_list()
 
     def add(self, number: tuple[bytes, int], member: Present) -> None:
         """Add a presence."""
@@ -194,6 +198,8 @@ class Watching:
 
     def restore(self) -> list[bytes]:
         """Return the packets that restore all of that over a new connection."""
+        for presences in self.presences:
+            presences.await_list()
         packets = [encode_present(b"", key, info) for key, info in self.present.items()]
         watches: list[Watch[Any]] = [*self.interest, *self.presences]
         return packets + list(dict.fromkeys(watch.opening for watch in watches))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sbuslib.clients.watching import PresenceWatch, Present
+from sbuslib.clients.watching import PresenceWatch, Present, Watching
+from sbuslib.wire.presence import PRESENCE_ADD, PRESENCE_BEGIN, PRESENCE_COMPLETE, Added
 
 MEMBER = Present(b"a", b"info", b"!/cred/1/2/3")
 OTHER = Present(b"a", b"other", b"!/cred/1/2/4")
@@ -61,3 +62,17 @@ def test_a_list_that_is_refused_has_ended_all() -> None:
     watch.begin(b"hub")
     watch.complete(b"refused")
     assert changes(watch) == [(MEMBER, False)]
+
+
+def test_a_list_of_another_watch_comes_before_that_of_this_one() -> None:
+    watching, one, other = Watching(), known(MEMBER), known(MEMBER)
+    for watch in (one, other):
+        watching.begin(watch)
+    other.pattern = b"*"
+    watching.restore()
+    added = Added(7, MEMBER.sender, MEMBER.key, MEMBER.info).encode().split(b"\0", 1)[1]
+    for pattern in (b"a", b"*"):
+        watching.take(PRESENCE_BEGIN, pattern, b"next", b"/")
+        watching.take(PRESENCE_ADD, added, b"next", b"/")
+        watching.take(PRESENCE_COMPLETE, b"tree\0" + pattern, b"next", b"/")
+    assert changes(one) == changes(other) == [(MEMBER, False), (MEMBER, True)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gevent
 
-from sbuslib import Client, Hub, Relay
+from sbuslib import Client, Hub, Limits, Relay
 from sbuslib.errors import SbusError
 from sbuslib.matcher import matches
 
@@ -23,6 +23,9 @@ PATIENCE = 20.0
 RELAYS = (2201,)
 """Users whose relays may join without learning what others want."""
 
+LOSING = frozenset({"queued_packets", "queued_bytes", "user_queued_packets", "fanout_packets"})
+"""Limits beyond which messages are lost."""
+
 
 class HubActor:
     """A hub, and its relay to the parent."""
@@ -30,11 +33,14 @@ class HubActor:
     hub: Hub
     relay: Relay | None
 
-    def __init__(self, name: str, uid: int, parent: HubActor | None, export: Iterable[str], address: str) -> None:
+    def __init__(self, name: str, uid: int, parent: HubActor | None, limits: Mapping[str, str], address: str) -> None:
         self.name = name
         self.uid = uid
         self.parent = parent
-        self.export = [pattern.encode() for pattern in export] or None
+        numbers: dict[str, Any] = {of: float(to) if of == "turn_time" else int(to) for of, to in limits.items()}
+        self.limits = Limits(**numbers)
+        self.loses = bool(limits.keys() & LOSING)
+        """Whether messages are lost, and told of, for want of room alone."""
         self.address = address
         self.pids: set[int] = set()
         """Of all processes that it ever was."""
@@ -65,7 +71,7 @@ class HubActor:
     def take_over(self) -> BaseException | None:
         """Let another process take the hub over with all of its clients; its error, if it does not."""
         process = processes.begin(self.name, self.uid)
-        hub = Hub(self.address, mode=0o777, relays=RELAYS, replaceable=True, take_over=True)
+        hub = Hub(self.address, mode=0o777, relays=RELAYS, limits=self.limits, replaceable=True, take_over=True)
         error = processes.run_in(process, hub.start, PATIENCE)
         if error is not None:
             processes.loop().kill(process)
@@ -77,11 +83,11 @@ class HubActor:
         return None
 
     def _serve(self) -> None:
-        self.hub = Hub(self.address, mode=0o777, relays=RELAYS, replaceable=True)
+        self.hub = Hub(self.address, mode=0o777, relays=RELAYS, limits=self.limits, replaceable=True)
         self.hub.start()
         self.relay = None
         if self.parent is not None:
-            self.relay = Relay(self.hub, self.parent.address, export=self.export).start()
+            self.relay = Relay(self.hub, self.parent.address).start()
 
     def end(self) -> BaseException | None:
         """Stop in good order."""

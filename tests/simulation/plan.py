@@ -6,7 +6,7 @@ one after another.
 =================================  ===================================================================================
 step                               meaning
 =================================  ===================================================================================
-hub NAME UID [PARENT [EXPORT...]]  a hub begins, as this user, below its parent
+hub NAME UID [PARENT] [LIMIT=N...] a hub begins, as this user, below its parent
 kill NAME, stop NAME, goon NAME    ``kill -9``, ``SIGSTOP``, ``SIGCONT`` of a hub or a client
 restart NAME                       a hub that was killed begins again
 replace NAME                       another process takes a hub over that has no parent
@@ -42,6 +42,12 @@ PATTERNS: Final = (*KEYS, "a/*", "a/", "b/", "*/1")
 HUB_USERS: Final = (0, 0, 0, 2201, 2203)
 """Users of hubs that have a parent. Their relays are served as ``announce``, ``prune`` and ``plain``."""
 CLIENT_USERS: Final = (0, 2201, 2202)
+
+SMALL: Final = (
+    "cached_keys=2", "cached_receivers=3", "batch=2", "turn_deliveries=2", "turn_time=0.00001", "fanout=2",
+    "pruned_keys=1", "queued_packets=2", "fanout_packets=2", "logged_violations=1",
+)  # fmt: skip
+"""Limits that are so small that they are met."""
 
 PAUSES: Final = (0.0, 0.0, 0.001, 0.05, 0.5, 2.0)
 
@@ -84,14 +90,17 @@ class _Drawing:
         self.absent: set[str] = set()  # hubs that were killed
         self.stopped: list[str] = []  # hubs and clients
         self.has_faults = chance.random() < 0.7
+        self.is_tight = chance.random() < 0.3  # whether limits are small
         self.joined = 0  # clients, ever
 
     def steps(self, length: int) -> Iterable[str]:
         for number, hub in enumerate(self.hubs):
+            words = ["hub", hub, "0"]
             if number:
-                yield f"hub {hub} {self.chance.choice(HUB_USERS)} {self.chance.choice(self.hubs[:number])}"
-            else:
-                yield f"hub {hub} 0"
+                words[2:] = [str(self.chance.choice(HUB_USERS)), self.chance.choice(self.hubs[:number])]
+            if self.is_tight:
+                words += self.chance.sample(SMALL, 4)
+            yield " ".join(words)
         yield "wait 8"
 
         for _ in range(length):
@@ -113,7 +122,7 @@ class _Drawing:
             self._turn("appear", "vanish", KEYS): 12,
             self._turn("watch", "unwatch", PATTERNS): 10,
             self._turn("ask", "unask", PATTERNS): 10,
-            f"publish {client} {self.chance.choice(KEYS)} {self.chance.randint(1, 5)}": 20,
+            f"publish {client} {self.chance.choice(KEYS)} {self.chance.choice((1, 2, 5, 5, 60))}": 20,
             self._turn("serve", "unserve", SERVED): 4,
             f"request {client} {self.chance.choice(SERVED)}": 5,
             f"listen {client}": 3,

@@ -93,10 +93,12 @@ class _World:
     def _wait(self, seconds: str) -> None:
         gevent.sleep(float(seconds))
 
-    def _hub(self, name: str, uid: str, parent: str | None = None, *export: str) -> None:
-        if name not in self.hubs and (parent is None or parent in self.hubs):
-            above = self.hubs[parent] if parent is not None else None
-            self.hubs[name] = HubActor(name, int(uid), above, export, f"{FOLDER}/{name}")
+    def _hub(self, name: str, uid: str, *rest: str) -> None:
+        parents = [word for word in rest if "=" not in word]
+        limits = dict(word.split("=") for word in rest if "=" in word)
+        if name not in self.hubs and self.hubs.keys() >= set(parents):
+            above = self.hubs[parents[0]] if parents else None
+            self.hubs[name] = HubActor(name, int(uid), above, limits, f"{FOLDER}/{name}")
             self.oracle.come_back(self.hubs[name])
 
     def _restart(self, name: str) -> None:
