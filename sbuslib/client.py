@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,6 +15,7 @@ from .clients.endpoint import Endpoint
 from .clients.leadership import time_left
 from .clients.runtime import Runtime, run
 from .errors import StateError
+from .kernel.threads import runs_asyncio
 from .wire.packets import Key, Message
 
 __all__ = ["Client"]
@@ -56,7 +56,7 @@ class _Runtime(Runtime):
     IN_GEVENT = True
 
     def __init__(self) -> None:
-        if "asyncio" in sys.modules and sys.modules["asyncio"]._get_running_loop() is not None:
+        if runs_asyncio():
             raise StateError("this client would stop the event loop of asyncio that runs here: take sbuslib.aio.Client")
         self._watcher: Any = None  # watches whether the connection can be read
 

@@ -140,6 +140,10 @@ class Connector:
         self._forks = 0  # that had been when it was made
         _connectors.add(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process goes how it was made: that one has a client of its own."""
+        return _make_again, (type(self), self._url, self._options)
+
     def renew_lock(self) -> None:
         """Make a new lock in the child of a fork: another thread may have held the old one."""
         self._lock = Lock()
@@ -164,6 +168,10 @@ class Connector:
         if (client := self._made()) is not None:
             client.close()
             self._client = None
+
+
+def _make_again(kind: type[Connector], url: BusUrl, options: dict[str, Any]) -> Connector:
+    return kind(url, **options)
 
 
 _connectors: WeakSet[Connector] = WeakSet()  # all that there are

@@ -36,6 +36,7 @@ from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.forks import abandon_in_child
 from .kernel.own_hub import Serving
 from .kernel.sockets import HasFileno, Listener, bound_address
+from .kernel.threads import runs_asyncio
 from .limits import ClientLimits, Limits, check_seconds
 from .matcher import SEPARATOR
 from .statistics import HubStatistics
@@ -226,6 +227,11 @@ class Hub:
             raise StateError(f"{self!r} is started already")
         if self._is_gone:
             raise StateError(f"{self!r} was left to another process: make a new one")
+        if runs_asyncio():
+            raise StateError(
+                "the event loop of asyncio that runs here would stop this hub: start it in a thread, as "
+                "sbuslib.testing.HubThread does, or in a process"
+            )
 
         if self._take_over:
             assert isinstance(self._given, (PathAddress, AbstractAddress))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import pickle
 import weakref
 from typing import Any
 
@@ -10,9 +12,9 @@ import gevent
 import pytest
 from support import PATIENCE, HubThread, in_thread, python
 
-from sbuslib import Client, blocking, connect
+from sbuslib import Client, aio, blocking, connect
 from sbuslib.connecting import BusUrl, Connector, parse_url
-from sbuslib.errors import UsageError
+from sbuslib.errors import StateError, UsageError
 from sbuslib.secrets import UNKNOWN, Credentials, credentials_of
 
 
@@ -125,3 +127,31 @@ def test_a_client_says_who_answers_for_a_message() -> None:
         client.publish("k")
         me = client.hub.credentials_of(keys.receive(timeout=PATIENCE).sender)
     assert me == Credentials(os.getgid(), os.getuid(), os.getpid())
+
+
+# -- other processes
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_connector_goes_to_a_process_that_makes_a_client_of_its_own(method: str) -> None:
+    with HubThread() as hub, blocking.Client(hub.address) as client:
+        came = client.subscribe("k")
+        connector = Connector(f"sbus://{hub.address}", timeout=PATIENCE)
+        connector.client(threads=True).publish("k", b"here")
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            pool.apply(_publish, (connector,))
+        assert [came.receive(timeout=PATIENCE).payload for _ in range(2)] == [b"here", b"there"]
+        connector.close()
+
+
+def _publish(connector: Connector) -> None:
+    connector.client(threads=True).publish("k", b"there")
+
+
+def test_a_client_that_goes_to_another_process_says_what_to_give_instead() -> None:
+    with HubThread() as hub:
+        for kind in (Client, blocking.Client, aio.Client):
+            made: Any = kind(hub.address)
+            with pytest.raises(StateError, match=r"give another one.*the address, or a sbuslib.Connector"):
+                pickle.dumps(made)
+            made.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -485,3 +486,14 @@ def test_ready_soon_after_start() -> None:
     """What must not be loaded to serve: each costs a part of the 0.3 s until the first client can connect."""
     code = "import sys, sbuslib.hub; print([m for m in ('asyncio', 'ssl', 'email', 'http', 'dns') if m in sys.modules])"
     assert python("-c", code) == "[]\n"
+
+
+def test_a_hub_is_not_started_inside_an_event_loop_of_asyncio(address: str) -> None:
+    """As in a notebook: that loop would never let it serve anybody."""
+
+    async def start() -> None:
+        with pytest.raises(StateError, match="start it in a thread"):
+            Hub(address).start()
+        assert not os.path.exists(address)
+
+    asyncio.run(start())

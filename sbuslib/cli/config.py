@@ -101,7 +101,7 @@ def read_settings(arguments: Namespace, default: str | None = SYSTEM_ADDRESS, *,
     separator = arguments.separator or check("separator", _separator, table.separator, SEPARATOR)
     mode = check("mode", _mode, table.mode, 0o700)
     if option("group") or option("others"):
-        mode = 0o700 | (0o070 if arguments.group else 0) | (0o007 if arguments.others else 0)
+        mode = 0o700 | (0o070 if arguments.group or arguments.others else 0) | (0o007 if arguments.others else 0)
     upstream = [table.upstream] if isinstance(table.upstream, str) else table.upstream
     address, above = option("address"), option("upstream_user")
 

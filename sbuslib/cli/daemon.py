@@ -93,7 +93,7 @@ def add_hub_arguments(parser: Parser, *, may_take_over: bool = True) -> None:
     add(parser, "-c --close", "exit when the last client has left, once there was one")
     what = "let the group of the socket connect: its mode is 0770, whatever the umask, and else 0700"
     add(parser, "-g --group", f"{what}. At an abstract address: the hub's own group")
-    add(parser, "-o --others", "let everybody connect: adds 0007 to the mode, else as -g")
+    add(parser, "-o --others", "let everybody connect: adds 0077 to the mode, else as -g")
     add(parser, "-r --reuse", "replace an empty file at the address, as a socket that nobody listens at always is")
 
     # Permissions.

@@ -180,11 +180,17 @@ class BasicOperations:
                 if timeout == 0:
                     return []
                 raise
-            with client.leadership.lock:
-                count = len(inbox) if most is None else min(most, len(inbox))
-                if count:
+            messages: list[Message] = []
+            try:
+                with client.leadership.lock:
+                    count = len(inbox) if most is None else min(most, len(inbox))
                     # One by one, since another thread may be adding messages; in C, since there may be thousands.
-                    return list(starmap(inbox.popleft, repeat((), count)))
+                    messages.extend(starmap(inbox.popleft, repeat((), count)))
+                if messages:
+                    return messages
+            except BaseException:  # of a signal handler
+                inbox.extendleft(reversed(messages))
+                raise
 
     # -- questions to the hub -----------------------------------------------------------------------
 

@@ -101,6 +101,7 @@ class ClientConnection:
         self._call_back = call_back
         self._on_notice = on_notice
         self._buffer: PlainReceiveBuffer | None = None  # made by the first receive
+        self._is_receiving = False  # whether the buffer may have packets that are not sorted
         self._greeted_by: float | None = None  # when the attempt under way has failed
         self._reconnecting = Reconnecting(limits.reconnect_pause, limits.reconnect_pause_most)
         self._serving: Serving | None = None  # the hub, if it is one of this process
@@ -379,6 +380,7 @@ class ClientConnection:
 
     def _release_socket(self) -> None:
         """End the connection."""
+        self._sort_last()
         with self.leadership.lock:
             self._go(Change.LOST)  # from here on nobody says anything on it
         self.session.batches = False  # the hub of the next socket was not asked for batches yet
@@ -406,8 +408,13 @@ class ClientConnection:
         """
         if (buffer := self._buffer) is None:
             buffer = self._buffer = make_receive_buffer(self.limits.batch)
+        if self.session.rest is not None:  # an exception of a signal handler came in between
+            return self._sort(buffer)
+        lengths = buffer.received() if self._is_receiving else []
         try:
-            lengths = buffer.receive(self._newest)
+            if not lengths:
+                self._is_receiving = True
+                lengths = buffer.receive(self._newest)
         except OSError as error:
             if error.errno not in BROKEN:
                 raise
@@ -416,10 +423,35 @@ class ClientConnection:
             return None
 
         if lengths[-1] == WITH_DESCRIPTORS:
+            self._forget_received(buffer)
             raise PeerError("the hub sent file descriptors")
         if self.state is State.UP and lengths[0]:
             self._reconnecting.was_useful = True
-        return self.session.take(buffer.data, buffer.offsets, lengths)
+        self.session.note(buffer.offsets, lengths)
+        return self._sort(buffer)
+
+    def _sort(self, buffer: PlainReceiveBuffer) -> bool:
+        """Sort what was received. Each step may be done again after an exception, and finds nothing left to do."""
+        try:
+            ended = self.session.take_rest(buffer.data)
+        except PeerError:
+            self._forget_received(buffer)
+            raise
+        self._forget_received(buffer)
+        return ended
+
+    def _forget_received(self, buffer: PlainReceiveBuffer) -> None:
+        buffer.forget_received()
+        self._is_receiving = False
+        self.session.rest = None
+
+    def _sort_last(self) -> None:
+        """The connection ends: sort what came over it and was not sorted, since an exception came in between."""
+        if (buffer := self._buffer) is not None and self._is_receiving:
+            if self.session.rest is None:
+                self.session.note(buffer.offsets, buffer.received())
+            with suppress(PeerError):
+                self._sort(buffer)
 
     async def _read(self, deadline: float | None) -> bool:
         """Wait for packets, and put them into the session. ``True``: the connection ended."""

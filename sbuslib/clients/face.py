@@ -6,9 +6,9 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
-from ..errors import DisconnectedError, UsageError
+from ..errors import DisconnectedError, StateError, UsageError
 from ..kernel.dialer import Dialer
 from ..limits import ClientLimits, check_seconds
 from ..wire import control
@@ -80,6 +80,12 @@ class ClientFace:
         self._headers = self._connection.session.headers  # the session's own, by key
         self._inbox = self._connection.session.inbox  # the session's own
         self._begin()
+
+    def __reduce__(self) -> NoReturn:
+        raise StateError(
+            f"{self.address}: a client is of its process: give another one, which begins by spawn or forkserver, the "
+            "address, or a sbuslib.Connector, and make the client there"
+        )
 
     def _begin(self) -> None:
         """Connect, where that may wait."""

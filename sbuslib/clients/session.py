@@ -11,9 +11,10 @@ counting answers finds the question of an answer.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
@@ -52,6 +53,8 @@ MOST_NOTICES: Final = 256
 """Notices that wait for the application: four times as many as one receive call brings."""
 MOST_CAUSES: Final = 32
 """Causes of loss that have their own counts. A hub knows seven."""
+INTERRUPTED: Final = "interrupted"
+"""Cause of a message to which an exception of a signal handler came, while the client sorted what it had received."""
 OTHER_CAUSES: Final = "other"
 """The name under which losses of further causes are counted."""
 
@@ -116,6 +119,8 @@ class Session:
         """All mailboxes, opened or not, whose patterns are to be kept true."""
         #: Of the last message: the bytes before its payload, its key, and its sender.
         self._last: tuple[bytes, bytes, bytes | None] = b"", b"", None
+        self.rest: tuple[Iterator[tuple[int, int]], Iterator[Message]] | None = None
+        """Places of packets, and messages of one, that were not sorted yet when an exception came in between."""
         self.watching = Watching()  # its watches and presences
         self._own = HubQuestion(b"")  # for our credentials: the first question of each connection
         self._asked: defaultdict[bytes, deque[HubQuestion]] = defaultdict(deque)  # on this connection, by key, in order
@@ -359,6 +364,7 @@ class Session:
 
     def abandon(self) -> None:
         """Forget received messages in the child of a fork: they are the parent's."""
+        self.rest = None
         self.inbox.clear()
         self.notices.clear()
         self.mailboxes = None
@@ -370,7 +376,8 @@ class Session:
         """Return whether messages wait for the application: in the inbox, in the queue of a subscription or of a
         worker.
         """
-        return bool(self.inbox) or any((box.messages or box.opened) and not box.is_worked for box in list(self.named))
+        here = bool(self.inbox) or self.rest is not None
+        return here or any((box.messages or box.opened) and not box.is_worked for box in list(self.named))
 
     # -- received packets ---------------------------------------------------------------------------
 
@@ -382,40 +389,82 @@ class Session:
     def take(self, data: mmap, offsets: Sequence[int], lengths: Sequence[int]) -> bool:
         """Sort packets that lie in ``data`` into messages and answers; ``True`` when the connection ended.
 
-        Raises :exc:`~sbuslib.errors.PeerError` for a packet that no hub sends.
+        Raises :exc:`~sbuslib.errors.PeerError` for a packet that no hub sends. After any other exception, which is one
+        of a signal handler, :meth:`take_rest` goes on: ``data`` has to stay as it is until then.
         """
-        header, key, sender = self._last
-        size = len(header)
-        append = self.inbox.append if self.mailboxes is None else self.mailboxes.put
-        for offset, length in zip(offsets, lengths, strict=False):
-            # 1. The key and the sender of the message before: most messages, and nothing is parsed.
-            if size and length >= size and data[offset : offset + size] == header:
-                append(Message(key, data[offset + size : offset + length], sender))
-                continue
+        self.note(offsets, lengths)
+        return self.take_rest(data)
 
-            # 2. The end, or many messages in one packet.
-            if not length:
-                return True
-            if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
-                try:
-                    self._put_all(Batch.parse(data, offset, length).messages())
-                except PacketError as error:
-                    raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
-                continue
+    def note(self, offsets: Sequence[int], lengths: Sequence[int]) -> None:
+        """Note packets as received, for :meth:`take_rest` to sort them."""
+        self.rest = zip(offsets, lengths, strict=False), iter(())
 
-            # 3. A message with another key or sender, or something about the client.
-            packet = data[offset : offset + length]
-            if packet.startswith(MSG):
-                key, nul, payload = packet[len(MSG) :].partition(b"\0")
-                if not nul:
-                    raise PeerError("the hub sent a packet that no hub sends: a message without NUL")
-                self._last = b"MSG %b\0" % key, key, None
-                append(Message(key, payload))
-            else:
-                self._take_control(packet)
+    def take_rest(self, data: mmap) -> bool:
+        """Sort what is left of the packets of the last :meth:`take`: nothing, if it came to its end.
+
+        A handler runs after a call, or at the start of a function of Python. So what is noted before a call of C, such
+        as ``append``, is true after it, whether an exception comes or not.
+        """
+        assert self.rest is not None
+        places, messages = self.rest
+        offset = done = -1  # the packet at hand, and the last that is not to be sorted again
+        is_open = True  # whether a message may be on its way to its place
+        try:
+            self._put_all(messages)
             header, key, sender = self._last
-            size = len(header)
-        return False
+            size, is_open, put = len(header), False, None if self.mailboxes is None else self.mailboxes.put
+            append = self.inbox.append
+            for offset, length in places:
+                # 1. The key and the sender of the message before: most messages, and nothing is parsed.
+                if size and length >= size and data[offset : offset + size] == header:
+                    message = Message(key, data[offset + size : offset + length], sender)
+                    done = offset
+                    if put is None:
+                        append(message)
+                    else:
+                        is_open = True
+                        put(message)
+                        is_open = False
+                    continue
+
+                # 2. The end, or an answer, a notice, or messages that have to be parsed.
+                if not length:
+                    return True
+                found = self._parse(data, offset, length)
+                done, is_open = offset, True
+                if isinstance(found, Control):
+                    self._take_control(found)
+                else:
+                    messages = found
+                    self._put_all(messages)
+                header, key, sender = self._last
+                size, is_open, put = len(header), False, None if self.mailboxes is None else self.mailboxes.put
+            return False
+        except PeerError:
+            raise
+        except BaseException:
+            if is_open:
+                self._count_lost(INTERRUPTED, 1)
+            self.rest = (places if done == offset else chain([(offset, length)], places)), messages
+            raise
+
+    def _parse(self, data: mmap, offset: int, length: int) -> Iterator[Message] | Control:
+        """Parse the packet there. Raises :exc:`~sbuslib.errors.PeerError`."""
+        if data[offset] == _CONTROL and data[offset : offset + len(BATCH)] == BATCH:
+            try:
+                return Batch.parse(data, offset, length).messages()
+            except PacketError as error:
+                raise PeerError(f"the hub sent a packet that no hub sends: {error.reason}") from error
+
+        packet = data[offset : offset + length]
+        if not packet.startswith(MSG):
+            found = self.read(packet)
+            return found if isinstance(found, Control) else iter(found)
+        key, nul, payload = packet[len(MSG) :].partition(b"\0")
+        if not nul:
+            raise PeerError("the hub sent a packet that no hub sends: a message without NUL")
+        self._last = b"MSG %b\0" % key, key, None
+        return iter((Message(key, payload),))
 
     def read(self, packet: bytes) -> list[Message] | Control:
         """Return the messages that a packet from the hub carries, or the answer or notice that it is.
@@ -480,11 +529,7 @@ class Session:
         self.features, self._has_said_features = features, True
         self.headers.clear()  # the reserved keys depend on the separator
 
-    def _take_control(self, packet: bytes) -> None:
-        found = self.read(packet)
-        if not isinstance(found, Control):
-            self._put_all(found)
-            return
+    def _take_control(self, found: Control) -> None:
         try:
             self._take_answer(found.key, found.payload or b"")
         except PacketError as error:

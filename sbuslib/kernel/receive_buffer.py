@@ -71,6 +71,8 @@ class PlainReceiveBuffer:
         #: Each slot with its spare byte, to receive into.
         self._views = [memoryview(self.data)[offset : offset + slot_bytes + 1] for offset in self.offsets]
 
+        self._received: list[int] = []  # lengths of the packets that came last, one call for each
+
     def close(self) -> None:
         """Give the memory back."""
         for view in self._views:
@@ -83,7 +85,7 @@ class PlainReceiveBuffer:
         Empty when nothing waits. A length of zero is the end of the connection; nothing follows it.
         Raises :exc:`OSError` when the kernel does, but for ``ECONNRESET``, which ends nothing.
         """
-        lengths: list[int] = []
+        lengths = self._received = []
         for view in self._views[:most]:
             try:
                 length = self._receive_packet(sock, view)
@@ -97,6 +99,17 @@ class PlainReceiveBuffer:
             if length in (0, WITH_DESCRIPTORS):
                 break
         return lengths
+
+    def received(self) -> list[int]:
+        """Return what the last :meth:`receive` did, for a caller that an exception of a signal handler kept from it.
+
+        Empty when it received nothing, and after :meth:`forget_received`.
+        """
+        return [*self._received]
+
+    def forget_received(self) -> None:
+        """Note that the caller is done with the received packets."""
+        self._received = []
 
     @staticmethod
     def _receive_packet(sock: socket.SocketType, into: memoryview) -> int:
@@ -170,6 +183,8 @@ class ReceiveBuffer(PlainReceiveBuffer):
         self._sizes = [0] * slots  # what _outgoing has: comparing costs a tenth of laying out anew
         self._wrapped = Vector(slots, pieces=2)  # sends slots, with the same head before each
         self._head = b""  # which that is: kept, since the kernel reads it from where it lies
+        self._no_lengths = memoryview(array("I", [0] * slots))
+        """What no packet at all has as lengths."""
         for vector, piece in ((self._incoming, 0), (self._outgoing, 0), (self._wrapped, 1)):
             vector.bases[piece][:] = memoryview(self._starts)
         self._incoming.sizes[0][:] = memoryview(array(WORD_FORMAT, [slot_bytes + 1] * slots))
@@ -195,6 +210,19 @@ class ReceiveBuffer(PlainReceiveBuffer):
         if count < 0 and ctypes.get_errno() == errno.EAGAIN:
             return []
         return super().receive(sock, 1)  # which raises the error, if it is one
+
+    def received(self) -> list[int]:
+        # The kernel writes a length for each packet; those of calls before were set to 0.
+        lengths: list[int] = (self._guarded or self._incoming).lengths.tolist()
+        return (lengths[: lengths.index(0)] if 0 in lengths else lengths) or super().received()
+
+    def forget_received(self) -> None:
+        super().forget_received()
+        lengths = (self._guarded or self._incoming).lengths
+        if len(lengths) > 1 and lengths[1]:
+            lengths[:] = self._no_lengths
+        else:
+            lengths[0] = 0
 
     def _receive_guarded(self, sock: GuardedSocket, wanted: int) -> list[int]:
         if self._guarded is None:

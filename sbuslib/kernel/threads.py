@@ -8,6 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 
+def runs_asyncio() -> bool:
+    """Return whether the calling thread runs an event loop of asyncio: nothing else may wait in it."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
 def unpatched(module: str, name: str) -> Any:
     """Return the standard library's own object of this name, also where gevent has replaced it. Never loads gevent."""
     monkey = sys.modules.get("gevent.monkey")

@@ -59,7 +59,7 @@ def test_options_win_over_the_file(file: Path) -> None:
     told = read_settings(of_relay("--config", str(file)), None)
     assert (told.upstream, told.export, told.import_) == (["/tmp/a"], ["é".encode()], [])
     told = read_settings(of_relay("--config", str(file), *options, *above), None)
-    assert (told.address, told.mode, told.users, told.trusted) == ("/tmp/x", 0o707, [1], [4])
+    assert (told.address, told.mode, told.users, told.trusted) == ("/tmp/x", 0o777, [1], [4])
     assert (told.relays, told.separator) == (["@root"], b"|")
     assert (told.upstream, told.upstream_user) == (["/tmp/b", "/tmp/c"], 0)
     assert (told.export, told.import_) == ([b"e"], [b"i"])

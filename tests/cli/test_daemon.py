@@ -115,7 +115,7 @@ def test_the_daemon_listens_when_it_closes_its_output(serve: Start, path: str) -
 
 @pytest.mark.parametrize(
     ("flags", "mode", "umask"),
-    [((), 0o700, 0), (("-g",), 0o770, 0o777), (("-o",), 0o707, 0o022), (("-go",), 0o777, 0o777)],
+    [((), 0o700, 0), (("-g",), 0o770, 0o777), (("-o",), 0o777, 0o022), (("-go",), 0o777, 0o777)],
 )
 def test_the_socket_has_its_mode(serve: Start, path: str, flags: tuple[str, ...], mode: int, umask: int) -> None:
     serve(*flags, umask=umask)

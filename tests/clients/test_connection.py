@@ -15,7 +15,7 @@ import gevent.event
 import pytest
 from clients.drivers import Bus, FakeHub, script
 from clients.makers import Make, StartsHub, Starved
-from support import PATIENCE, HubThread, own_key
+from support import PATIENCE, HubThread, both_ways, own_key
 
 from sbuslib import Limits, blocking
 from sbuslib.clients import connection
@@ -580,3 +580,32 @@ def test_a_descriptor_to_poll_tells_of_what_is_inside(make: Make, address: str) 
     assert poll.poll(0), "receive would say so at once"
     with pytest.raises(DisconnectedError):
         one.fileno()
+
+
+@both_ways
+def test_an_exception_that_comes_after_the_kernel_gave_packets_loses_none(
+    make: Make, address: str, monkeypatch: pytest.MonkeyPatch, syscalls: str
+) -> None:
+    """As of a signal handler, which runs once the system call has returned."""
+    with HubThread(address), blocking.Client(address) as publisher:
+        client = make(address)
+        client.subscribe(b"k")
+        client.sync()
+        buffer = client._connection._buffer
+        assert buffer is not None
+        receive = buffer.receive
+
+        def interrupted(*arguments: Any) -> list[int]:
+            receive(*arguments)
+            monkeypatch.setattr(buffer, "receive", receive)
+            raise KeyboardInterrupt
+
+        for number in range(40):
+            publisher.publish(b"k", b"%d" % number)
+        publisher.sync()
+        monkeypatch.setattr(buffer, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.receive(timeout=PATIENCE)
+        came = [client.receive(timeout=PATIENCE).payload for _ in range(40)]
+        assert came == [b"%d" % number for number in range(40)]
+        assert not client.lost

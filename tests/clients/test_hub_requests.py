@@ -10,7 +10,9 @@ from sbuslib.wire.packets import Control, encode_control, parse
 
 def feed(session: Session, *packets: bytes) -> None:
     for packet in packets:
-        session._take_control(packet)
+        control_message = parse(packet)
+        assert isinstance(control_message, Control)
+        session._take_control(control_message)
 
 
 def asked(session: Session, key: bytes, payload: bytes = b"") -> HubQuestion:

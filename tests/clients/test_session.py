@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from typing import Any
 
 import pytest
 
@@ -193,3 +194,39 @@ def test_a_new_connection_begins_without_batches_until_the_hub_knows_of_them() -
     session.batches = True
     session.hello()
     assert not session.batches
+
+
+# -- exceptions of signal handlers, which come after any call
+
+
+@pytest.mark.parametrize("call", range(9))
+@pytest.mark.parametrize("is_kept", [False, True], ids=["inbox", "mailbox"])
+def test_an_exception_that_comes_while_packets_are_sorted_loses_none(
+    monkeypatch: pytest.MonkeyPatch, call: int, is_kept: bool
+) -> None:
+    calls = 0
+
+    def interrupted(*arguments: Any) -> Message:
+        nonlocal calls
+        calls += 1
+        if calls == call + 1:
+            raise KeyboardInterrupt
+        return Message(*arguments)
+
+    monkeypatch.setattr("sbuslib.clients.session.Message", interrupted)
+    session, mailbox = Session(), Mailbox(b"*")
+    if is_kept:
+        session.subscribe(PatternRequest([b"*"], b"/", mailbox))
+    packets = [b"MSG k%d\0%d" % (number // 3, number) for number in range(8)]
+    data, offsets = mmap.mmap(-1, 65_536), [1_000 * number for number in range(len(packets))]
+    for offset, packet in zip(offsets, packets, strict=True):
+        data[offset : offset + len(packet)] = packet
+    try:
+        ended = session.take(data, offsets, [len(packet) for packet in packets])
+    except KeyboardInterrupt:
+        assert session.has_unread
+        ended = session.take_rest(data)
+    assert not ended
+    came = mailbox.messages if is_kept else session.inbox
+    assert [message.payload for message in came] == [b"%d" % number for number in range(8)]
+    assert not session.lost
