@@ -78,13 +78,13 @@ def matches(pattern: bytes, key: bytes, separator: bytes = SEPARATOR) -> bool:
 class Pattern:
     """A pattern that was cut at its separators, once for all uses of its parts.
 
-    >>> [(pattern.segments, pattern.below) for pattern in map(Pattern, (b"a/*", b"a/*/", b""))]
+    >>> [(pattern.segments, pattern.below) for pattern in (Pattern(raw, b"/") for raw in (b"a/*", b"a/*/", b""))]
     [([b'a', b'*'], False), ([b'a', b'*'], True), ([], True)]
     """
 
     __slots__ = ("below", "is_literal", "mark", "raw", "segments", "separator")
 
-    def __init__(self, raw: bytes, separator: bytes = SEPARATOR, mark: bytes = b"") -> None:
+    def __init__(self, raw: bytes, separator: bytes, mark: bytes = b"") -> None:
         self.raw = raw
         self.separator = separator  # one byte
         self.mark = mark  # distinguishes patterns of a separate index from equal ones
@@ -103,7 +103,7 @@ class Pattern:
     def shape(self) -> bytes:
         """Which segments end in stars, with the length of each stem and the number of its stars; empty if none does.
 
-        >>> [Pattern(raw).shape for raw in (b"room/*/temp", b"house/*/door", b"a/b**/", b"a/b/")]
+        >>> [Pattern(raw, b"/").shape for raw in (b"room/*/temp", b"house/*/door", b"a/b**/", b"a/b/")]
         [b'/0*1/', b'/0*1/', b'/1*2', b'']
         """
         if b"*" not in self.raw:
@@ -274,7 +274,7 @@ class Subscriptions(Generic[S]):
     several threads at once.
     """
 
-    def __init__(self, separator: bytes = SEPARATOR, mark: bytes = b"") -> None:
+    def __init__(self, separator: bytes, mark: bytes = b"") -> None:
         self._separator = check_separator(separator)  # one byte
         self.mark = mark  # of all its patterns
         self._held: dict[S, dict[bytes, int]] = {}  # by subscriber: patterns, and how many times each

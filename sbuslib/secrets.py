@@ -247,7 +247,7 @@ def answerable(chain: Sequence[Credentials], trusted: Container[int]) -> Credent
     return last
 
 
-def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> bytes:
+def user_of(sender: bytes | None, own: bytes | None, separator: bytes) -> bytes:
     """Return a sender's credential key without the process: the part for which the kernel vouches.
 
     ``own`` is the key of this process on the same bus. Below the same prefix, the kernel vouches for the first
@@ -259,7 +259,7 @@ def user_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATO
     return separator.join(parts[:vouched][:-1])
 
 
-def process_of(sender: bytes | None, own: bytes | None, separator: bytes = SEPARATOR) -> tuple[str, str]:
+def process_of(sender: bytes | None, own: bytes | None, separator: bytes) -> tuple[str, str]:
     """Return the user and the process of a sender: the numbers for which the kernel vouches, see :func:`user_of`."""
     user = user_of(sender, own, separator)
     uid = user.rpartition(separator)[2]

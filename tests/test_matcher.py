@@ -36,16 +36,16 @@ def test_a_key_of_nothing_but_separators_costs_no_more_than_the_patterns() -> No
             looked["segments"] += len(pieces)
             return pieces
 
-    index: Subscriptions[int] = Subscriptions()
-    index.add(Pattern(b"a/*/c"), 1)
+    index: Subscriptions[int] = Subscriptions(b"/")
+    index.add(Pattern(b"a/*/c", b"/"), 1)
     assert index.subscribers(Key(b"/" * 400_000)) == ()
     assert looked["segments"] <= 4
 
 
 def test_long_stems_of_others_cost_a_short_key_nothing() -> None:
-    index: Subscriptions[int] = Subscriptions()
+    index: Subscriptions[int] = Subscriptions(b"/")
     for length in range(1, 1_000):
-        index.add(Pattern(b"a" * length + b"*"), length)
+        index.add(Pattern(b"a" * length + b"*", b"/"), length)
     probes = 0
 
     class Counting(dict[bytes, Any]):
@@ -76,7 +76,7 @@ def test_the_examples_in_the_docstrings() -> None:
     ],
 )
 def test_shapes(pattern: bytes, shape: bytes, steps: int) -> None:
-    assert Pattern(pattern).shape == shape
+    assert Pattern(pattern, b"/").shape == shape
     shapes = Shapes()
     assert shapes.add(shape, steps - 1) is (steps == 0)
     assert shapes.steps == 0
@@ -102,9 +102,9 @@ class CountedReads(bytes):
 
 def test_no_key_is_walked_byte_by_byte() -> None:
     key = CountedReads(b"*" * 400_000)
-    index: Subscriptions[bytes] = Subscriptions()
+    index: Subscriptions[bytes] = Subscriptions(b"/")
     for pattern in (b"*", b"**", b"***/", b"*" * 4_000):
-        index.add(Pattern(pattern), pattern)
+        index.add(Pattern(pattern, b"/"), pattern)
         assert not matches(pattern, key)
     node = index._root
     found: list[Any] = []

@@ -30,7 +30,7 @@ from typing import Final, Generic, TypeVar
 
 from ..errors import PacketError, ReservedKeyError
 from ..limits import Limits
-from ..matcher import SEPARATOR, Pattern, Subscriptions
+from ..matcher import Pattern, Subscriptions
 from ..reasons import Reason
 from ..secrets import RESERVED, Credentials, Namespace
 from ..wire.packets import MSG
@@ -50,7 +50,7 @@ than a turn may."""
 class Router(Generic[S]):
     """The receivers of each message on one hub. Not for several threads at once."""
 
-    def __init__(self, limits: Limits, quotas: Quotas, separator: bytes = SEPARATOR) -> None:
+    def __init__(self, limits: Limits, quotas: Quotas, separator: bytes) -> None:
         self.namespace = Namespace(separator)  # which keys are secret
         self.routes: dict[bytes, tuple[S, ...]] = {}  # receivers by header
         self.version = 0

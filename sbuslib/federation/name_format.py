@@ -20,7 +20,7 @@ from functools import reduce
 
 from ..errors import NameFormatError
 from ..keys.covering import overlap
-from ..matcher import SEPARATOR, Pattern
+from ..matcher import Pattern
 from .import_export import DropReason
 
 # Control characters, blanks of any kind, bytes that are not UTF-8, noncharacters, and private characters.
@@ -59,7 +59,7 @@ class NameFormat:
         *,
         specials: str = "",
         has_empty: bool = True,
-        separator: bytes = SEPARATOR,
+        separator: bytes,
     ) -> None:
         self._start = start
         self._between = between
@@ -119,7 +119,7 @@ def _unquoted(part: str) -> bytes:
     return _QUOTED.sub(lambda match: bytes.fromhex(match[1].decode()), part.encode("utf-8", "replace"))
 
 
-def apart(patterns: Iterable[bytes], separator: bytes = SEPARATOR) -> list[bytes]:
+def apart(patterns: Iterable[bytes], separator: bytes) -> list[bytes]:
     """Widen patterns until no two can match the same key. Together they match all that ``patterns`` match.
 
     >>> apart([b"a/b", b"a/*", b"c/t*", b"d/"])

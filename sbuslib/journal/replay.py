@@ -20,7 +20,6 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ..errors import CorruptJournalError, KeyFormatError, PacketError, UsageError
-from ..matcher import SEPARATOR
 from ..secrets import Namespace
 from ..wire.columns import Columns, lengths
 from ..wire.packets import check_key
@@ -70,7 +69,7 @@ class _Choice:
         self._known: dict[bytes, bool] = {}
         self._known_bytes = 0  # of those keys
 
-    def choose(self, times: Sequence[int], columns: Columns, separator: bytes = SEPARATOR) -> Stretch:
+    def choose(self, times: Sequence[int], columns: Columns, separator: bytes) -> Stretch:
         """Select the messages to replay; ``separator`` divides the segments of their keys."""
         wanted = self._of(columns.keys, separator)
         if 1 not in wanted:
@@ -215,9 +214,7 @@ class Renaming:
     :exc:`~sbuslib.errors.KeyFormatError` for a new key that is reserved or secret.
     """
 
-    def __init__(
-        self, publisher: ColumnSender, prefixes: Sequence[tuple[bytes, bytes]], separator: bytes = SEPARATOR
-    ) -> None:
+    def __init__(self, publisher: ColumnSender, prefixes: Sequence[tuple[bytes, bytes]], separator: bytes) -> None:
         self._publisher = publisher
         self._prefixes = prefixes
         #: It knows which keys are secret.

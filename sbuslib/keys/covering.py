@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..matcher import SEPARATOR, Pattern, stars_after
+from ..matcher import Pattern, stars_after
 
 __all__ = ["covers", "is_wider", "may_meet", "narrow", "overlap", "segment_covers"]
 
@@ -52,11 +52,11 @@ def segment_covers(p: bytes, q: bytes, last: bool) -> bool:
     return met == stars - 1 if last else met < stars
 
 
-def covers(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
+def covers(p: bytes, q: bytes, separator: bytes) -> bool:
     """Return whether ``p`` matches every key that ``q`` matches.
 
-    >>> covers(b"a/", b"a/*/c"), covers(b"**/", b"*/"), covers(b"*/", b"**/"), covers(b"a/*", b"a/**")
-    (True, True, False, False)
+    >>> [covers(p, q, b"/") for p, q in ((b"a/", b"a/*/c"), (b"**/", b"*/"), (b"*/", b"**/"), (b"a/*", b"a/**"))]
+    [True, True, False, False]
     """
     return is_wider(Pattern(p, separator), Pattern(q, separator))
 
@@ -75,7 +75,7 @@ def is_wider(wider: Pattern, narrower: Pattern) -> bool:
     return all(segment_covers(a, b, False) for a, b in pairs[:-1]) and segment_covers(*pairs[-1], True)
 
 
-def overlap(p: bytes, q: bytes, separator: bytes = SEPARATOR) -> bool:
+def overlap(p: bytes, q: bytes, separator: bytes) -> bool:
     """Return whether some key may match both: *False* is always right, *True* sometimes wrong."""
     return may_meet(Pattern(p, separator), Pattern(q, separator))
 
@@ -100,7 +100,7 @@ def may_meet(p: Pattern, q: Pattern) -> bool:
     return True
 
 
-def narrow(pattern: bytes, bounds: Iterable[bytes] | None, separator: bytes = SEPARATOR) -> list[bytes]:
+def narrow(pattern: bytes, bounds: Iterable[bytes] | None, separator: bytes) -> list[bytes]:
     """Return the patterns that match all keys of ``pattern`` within one of ``bounds``, and none outside them.
 
     That is the pattern itself where a bound covers it, else each bound that it may meet. ``None``: no bounds.

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from ..errors import UsageError
-from ..matcher import SEPARATOR, Pattern
+from ..matcher import Pattern
 from ..secrets import OVERFLOW_ID, Credentials, Namespace
 from ..wire.text import printable
 from .covering import is_wider, narrow
@@ -130,7 +130,7 @@ class Scope:
         self,
         publish: Iterable[bytes],
         subscribe: Iterable[bytes],
-        separator: bytes = SEPARATOR,
+        separator: bytes,
         origins: Iterable[Grant] = (),
         nameless: Iterable[Verb] = (),
     ) -> None:
@@ -191,7 +191,7 @@ class Policy:
         self,
         rules: Iterable[Rule],
         look_up: Callable[[int], tuple[bytes, frozenset[int]]],
-        separator: bytes = SEPARATOR,
+        separator: bytes,
     ) -> None:
         self.rules = tuple(rules)  # the first that allows it decides
         self._about_users = defaultdict[int, list[int]](list)  # places of the rules that name a user, by its id

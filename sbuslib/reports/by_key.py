@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..keys.covering import covers
-from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator, matches
+from ..matcher import Pattern, Subscriptions, check_separator, matches
 from ..secrets import Namespace
 from .sql import Recorded
 
@@ -33,7 +33,7 @@ def by_key(recorded: Recorded) -> list[KeyCount]:
     return [KeyCount(*row) for row in rows]
 
 
-def by_level(counts: Iterable[KeyCount], levels: int = 3, separator: bytes = SEPARATOR) -> list[tuple[Any, ...]]:
+def by_level(counts: Iterable[KeyCount], levels: int, separator: bytes) -> list[tuple[Any, ...]]:
     """Sum up by the first segments of keys: level, prefix, messages, bytes, keys, and the largest payload.
 
     Level 1 is the first segment alone. A prefix of longer keys ends in the separator, so it is the pattern that matches
@@ -59,9 +59,7 @@ def by_level(counts: Iterable[KeyCount], levels: int = 3, separator: bytes = SEP
     return sorted(rows, key=lambda row: (row[0], -row[2], -row[3], row[1]))
 
 
-def by_pattern(
-    counts: Iterable[KeyCount], patterns: Sequence[bytes], separator: bytes = SEPARATOR
-) -> list[tuple[Any, ...]]:
+def by_pattern(counts: Iterable[KeyCount], patterns: Sequence[bytes], separator: bytes) -> list[tuple[Any, ...]]:
     """Sum up what each of distinct patterns would have received: pattern, messages, bytes, keys; the busiest first."""
     index = _index(patterns, separator)
     received = {pattern: [0, 0, 0] for pattern in patterns}
@@ -84,7 +82,7 @@ def _index(patterns: Iterable[bytes], separator: bytes) -> Subscriptions[bytes]:
     return index
 
 
-def coverage(patterns: Sequence[bytes], separator: bytes = SEPARATOR) -> dict[bytes, list[bytes]]:
+def coverage(patterns: Sequence[bytes], separator: bytes) -> dict[bytes, list[bytes]]:
     """Map each pattern to the others that match every key that it matches, in order.
 
     A client that holds both needs only the one that covers the other. The empty pattern is left out: it covers all.

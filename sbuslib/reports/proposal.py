@@ -33,7 +33,7 @@ _Tail: TypeAlias = "tuple[bytes, ...]"
 """The last segments of a key or of a pattern; an empty one at the end matches all keys that go on."""
 
 
-def allowing(flows: Iterable[Flow], separator: bytes = SEPARATOR) -> dict[int, list[bytes]]:
+def allowing(flows: Iterable[Flow], separator: bytes) -> dict[int, list[bytes]]:
     """Return patterns that match all keys under which messages were published, for each user that a hub may ask about.
 
     Keys with the reserved token need no pattern, and unknown senders have none.
@@ -46,7 +46,7 @@ def allowing(flows: Iterable[Flow], separator: bytes = SEPARATOR) -> dict[int, l
     return {uid: narrowest(keys[uid], separator) for uid in sorted(keys)}
 
 
-def narrowest(keys: Iterable[bytes], separator: bytes = SEPARATOR) -> list[bytes]:
+def narrowest(keys: Iterable[bytes], separator: bytes) -> list[bytes]:
     """Patterns that match all of some keys, by the rule in the module's docstring; in order."""
     tails = set[_Tail]()
     for key in keys:
@@ -103,7 +103,7 @@ def _starred(segment: bytes, stem: int, last: bool) -> bytes:
     return segment[:stem] + b"*" * (met + 1)
 
 
-def held(clients: Iterable[HeldPatterns], separator: bytes = SEPARATOR) -> dict[int, list[bytes]]:
+def held(clients: Iterable[HeldPatterns], separator: bytes) -> dict[int, list[bytes]]:
     """Return the patterns that a hub's clients subscribe to, by user, as far as they can be written."""
     namespace, found = Namespace(separator), defaultdict[int, set[bytes]](set)
     for client in clients:
@@ -125,7 +125,7 @@ def rules_text(
     names: Mapping[int, str | int],
     publish: Mapping[int, list[bytes]],
     subscribe: Mapping[int, list[bytes]],
-    separator: bytes = SEPARATOR,
+    separator: bytes,
 ) -> Iterator[str]:
     """The lines of a file with a rule for each user.
 

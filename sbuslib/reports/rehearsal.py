@@ -19,7 +19,7 @@ import msgspec
 
 from ..keys.covering import is_wider
 from ..keys.policy import Grant, Policy, Rule, Verb
-from ..matcher import SEPARATOR, Pattern, Subscriptions
+from ..matcher import Pattern, Subscriptions
 from ..secrets import OVERFLOW_ID, Credentials, Namespace
 from ..statistics import HeldPatterns
 from .sql import Recorded
@@ -44,7 +44,7 @@ class Flow(NamedTuple):
     last_ns: int
 
 
-def flows(recorded: Recorded, separator: bytes = SEPARATOR) -> Iterator[Flow]:
+def flows(recorded: Recorded, separator: bytes) -> Iterator[Flow]:
     """All messages by process and key, in no order."""
     namespace = Namespace(separator)
     known: dict[tuple[bytes | None, int | None, int | None, int | None], frozenset[int]] = {}
@@ -122,9 +122,7 @@ class PolicyTrial:
     :param users: who may connect, by id; ``None``: everybody.
     """
 
-    def __init__(
-        self, policy: Policy | None, users: Collection[int] | None = None, separator: bytes = SEPARATOR
-    ) -> None:
+    def __init__(self, policy: Policy | None, users: Collection[int] | None, separator: bytes) -> None:
         self._policy = policy  # ``None``: everybody may do everything
         self._users = users
         self._separator = separator
@@ -197,7 +195,7 @@ class Ending(NamedTuple):
     why: str
 
 
-def endings(trial: PolicyTrial, clients: Iterable[HeldPatterns], separator: bytes = SEPARATOR) -> list[Ending]:
+def endings(trial: PolicyTrial, clients: Iterable[HeldPatterns], separator: bytes) -> list[Ending]:
     """Of all that a hub's clients subscribe to, what would end."""
     namespace = Namespace(separator)
     return sorted(
@@ -209,7 +207,7 @@ def endings(trial: PolicyTrial, clients: Iterable[HeldPatterns], separator: byte
     )
 
 
-def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes = SEPARATOR) -> Rehearsal:
+def rehearse(recorded: Recorded, trial: PolicyTrial, separator: bytes) -> Rehearsal:
     """Ask a policy about all messages that were recorded."""
     result, users, keys = Rehearsal(), set[int](), set[bytes]()
     refusals: dict[tuple[int, bytes], RefusedKey] = {}

@@ -19,7 +19,7 @@ from ..blocking import Client
 from ..clients.endpoint import Endpoint
 from ..errors import ReservedKeyError, UsageError
 from ..keys.own_keys import ALERTS
-from ..matcher import SEPARATOR, Pattern, Subscriptions, check_separator
+from ..matcher import Pattern, Subscriptions, check_separator
 from ..secrets import Namespace
 from ..wire import control
 from ..wire.text import printable
@@ -41,7 +41,7 @@ class RateRule(NamedTuple):
     pattern: bytes
     rate: float
 
-    def check(self, separator: bytes = SEPARATOR) -> RateRule:
+    def check(self, separator: bytes) -> RateRule:
         """Return this rule. Raises :exc:`~sbuslib.errors.UsageError` for a wrong pattern or rate."""
         if not 0 <= self.rate < float("inf"):
             raise UsageError(f"a rate is a number of messages a second, not {self.rate}")
@@ -55,7 +55,7 @@ class RateRule(NamedTuple):
             raise UsageError(f"{printable(self.pattern)}: secret keys are never recorded")
         return self
 
-    def key(self, separator: bytes = SEPARATOR, *, cleared: bool = False) -> bytes:
+    def key(self, separator: bytes, *, cleared: bool = False) -> bytes:
         """The key of alerts by this rule: ``alerts/above/<pattern>``, or ``alerts/cleared/above/<pattern>``."""
         parts = [ALERTS, *([b"cleared"] if cleared else []), self.kind.encode()]
         return separator.join(parts if self.kind == "lost" else [*parts, self.pattern])
@@ -92,7 +92,7 @@ class Judge:
     unknown. The first window that does not break a rule after one that did causes an alert under ``alerts/cleared/``.
     """
 
-    def __init__(self, rules: Sequence[RateRule], seconds: float, separator: bytes = SEPARATOR) -> None:
+    def __init__(self, rules: Sequence[RateRule], seconds: float, separator: bytes) -> None:
         self._rules = [*rules, RateRule("lost", b"", 0)]
         """The given rules, and last the one on losses."""
         self._seconds = seconds
@@ -209,7 +209,7 @@ def follow(
     rules: Sequence[RateRule],
     *,
     seconds: float = 10.0,
-    separator: bytes = SEPARATOR,
+    separator: bytes,
     stop: threading.Event,
     on_window: Callable[[Window], object] = lambda window: None,
     on_alert: Callable[[Alert], object] = lambda alert: None,

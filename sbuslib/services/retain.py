@@ -32,7 +32,7 @@ from ..errors import DisconnectedError, NoServerError, PeerError, ReplyError, St
 from ..kernel.regular_files import open_regular
 from ..limits import PACKET_BYTES
 from ..malformed import MALFORMED
-from ..matcher import SEPARATOR, matches
+from ..matcher import matches
 from ..secrets import stranger
 from ..shares import Shares
 from ..wire import control
@@ -168,7 +168,7 @@ class Kept:
         file.executemany("REPLACE INTO kept VALUES (?, ?, ?)", new)
         file.execute("COMMIT")
 
-    def page(self, pattern: bytes, after: bytes | None, separator: bytes = SEPARATOR) -> KeptPage:
+    def page(self, pattern: bytes, after: bytes | None, separator: bytes) -> KeptPage:
         """Return values of a pattern, from the first key after a given one."""
         # 1. The range of keys that may match; they are sorted once after each change.
         if not self._order:

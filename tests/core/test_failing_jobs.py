@@ -47,7 +47,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[Break]:
 
 def everybody(*patterns: bytes) -> Policy:
     rule = Rule(everybody=True, publish=(b"",), subscribe=patterns)
-    return Policy([rule], lambda uid: (b"", frozenset()))
+    return Policy([rule], lambda uid: (b"", frozenset()), b"/")
 
 
 def test_a_reload_ends_although_one_client_could_not_be_looked_at(world: World, break_once: Break) -> None:

@@ -29,7 +29,7 @@ def test_several_is_about_connections() -> None:
     one, other = quotas.open(1), quotas.open(2)
     assert one is not None
     assert other is not None
-    quotas.take_pattern(quotas.account(3), Pattern(b"a"))
+    quotas.take_pattern(quotas.account(3), Pattern(b"a", b"/"))
     assert quotas.several()
     quotas.close(one)
     assert not quotas.several()

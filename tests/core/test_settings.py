@@ -19,7 +19,7 @@ from sbuslib.wire.control import Kicked, Notice, Withdrawn
 
 
 def policy(*rules: Rule) -> Policy:
-    return Policy(rules, lambda uid: (b"", frozenset()))
+    return Policy(rules, lambda uid: (b"", frozenset()), b"/")
 
 
 def everybody(publish: tuple[bytes, ...] = (b"",), subscribe: tuple[bytes, ...] = (b"",)) -> Policy:
@@ -75,7 +75,7 @@ def test_only_users_whose_rules_differ_are_asked_about_again(world: World) -> No
             return b"", frozenset()
 
         rules = [Rule(users=frozenset({1}), publish=(b"a",)), Rule(users=frozenset({2}), publish=patterns)]
-        return Policy(rules, look_up)
+        return Policy(rules, look_up, b"/")
 
     hub = world.hub("top", authorize=made(b"a"))
     for uid in (1, 1, 2, 2):
@@ -93,7 +93,7 @@ def test_a_right_is_withdrawn_however_many_users_came_since_it_was_given(world: 
 
     def made() -> Policy:
         rules = [Rule(groups=frozenset({10}), subscribe=(b"a",)), Rule(everybody=True, publish=(b"",))]
-        return Policy(rules, lambda uid: (b"", groups.get(uid, frozenset())))
+        return Policy(rules, lambda uid: (b"", groups.get(uid, frozenset())), b"/")
 
     hub = world.hub("top", authorize=made(), users=[*range(210)])
     reader = world.peer_of("top", 1)

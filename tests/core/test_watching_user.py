@@ -190,8 +190,8 @@ def test_whatever_comes_and_goes_each_state_is_right_when_all_is_quiet(
         for one, names in zip(watching, watched, strict=True):
             states = one.read()
             for name in names:
-                is_literal = Pattern(name).is_literal
-                meets = (Pattern(p).matches(name) if is_literal else overlap(p, name) for p in in_force)
+                is_literal = Pattern(name, b"/").is_literal
+                meets = (Pattern(p, b"/").matches(name) if is_literal else overlap(p, name, b"/") for p in in_force)
                 if states.get(name) != (b"yes" if any(meets) else b"no"):
                     return False
         return True

@@ -86,7 +86,7 @@ def test_a_pattern_with_nul_is_refused() -> None:
 def test_the_user_of_a_sender_is_what_the_kernel_vouches_for(
     sender: bytes | None, own: bytes | None, user: bytes
 ) -> None:
-    assert user_of(sender, own) == user
+    assert user_of(sender, own, b"/") == user
 
 
 def test_fits_a_packet_agrees_with_what_can_be_published() -> None:

@@ -16,9 +16,9 @@ from sbuslib.federation.name_format import NameFormat, apart
 from sbuslib.matcher import matches
 from sbuslib.tcp.framing import encode_publish
 
-NATS = NameFormat("sbus.", ".", "*", ">", specials=".*>", has_empty=False)
-MQTT = NameFormat("sbus/", "/", "+", "+/#", specials="/+#$")
-REDIS = NameFormat("sbus/", "/", "*", "*", specials="/*?[]^\\")
+NATS = NameFormat("sbus.", ".", "*", ">", specials=".*>", has_empty=False, separator=b"/")
+MQTT = NameFormat("sbus/", "/", "+", "+/#", specials="/+#$", separator=b"/")
+REDIS = NameFormat("sbus/", "/", "*", "*", specials="/*?[]^\\", separator=b"/")
 DOTTED = NameFormat("", "/", "+", "+/#", specials="/+#$", separator=b".")
 PEERS = NameFormat("//sbus/bus/", "\0", separator=b"\0")
 
@@ -167,10 +167,10 @@ def test_a_subject_that_is_written_in_another_way_stands_for_no_key(subject: str
 
 
 def test_patterns_that_overlap_become_one() -> None:
-    assert apart([b"a/b", b"a/*", b"c/t*", b"d/"]) == [b"a/*", b"c/*", b"d/"]
-    assert apart([b"a/", b"*/b"]) == [b"*/"]
-    assert apart([b"a", b""]) == [b""]
-    assert apart([b"a/b/", b"a/*/c"]) == [b"a/*/"]
+    assert apart([b"a/b", b"a/*", b"c/t*", b"d/"], b"/") == [b"a/*", b"c/*", b"d/"]
+    assert apart([b"a/", b"*/b"], b"/") == [b"*/"]
+    assert apart([b"a", b""], b"/") == [b""]
+    assert apart([b"a/b/", b"a/*/c"], b"/") == [b"a/*/"]
 
 
 @pytest.mark.parametrize(

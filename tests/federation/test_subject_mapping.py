@@ -20,7 +20,13 @@ def mapping(refused: Counter[str], most: int = 10) -> SubjectMapping:
     exported, imported = make([b"a/", b"long/"], imports=False), make([b"b/"], imports=True)
     membership = Membership("me", "group", "it", b"!/cred/1/1/1", b"/", refused)
     made = SubjectMapping(
-        NameFormat("n:", "/"), exported, imported, lambda name: len(name) < 1_000, refused, most, membership
+        NameFormat("n:", "/", separator=b"/"),
+        exported,
+        imported,
+        lambda name: len(name) < 1_000,
+        refused,
+        most,
+        membership,
     )
     membership.hear(Message(CONTROL, announcement_of([(b"a/x", b"brought")]), b"!/cred/1/1/2"), 0)
     return made

@@ -22,7 +22,7 @@ def test_covers_equals_brute_force_over_small_patterns() -> None:
     keys = texts(6, (b"*", b"/", b"a")) + texts(5)
     matched = {pattern: frozenset(n for n, key in enumerate(keys) if matches(pattern, key)) for pattern in patterns}
     for p, q in itertools.product(patterns, repeat=2):
-        assert covers(p, q) == (matched[q] <= matched[p]), (p, q)
+        assert covers(p, q, b"/") == (matched[q] <= matched[p]), (p, q)
 
 
 segment = st.text("*ab", max_size=4).map(str.encode)
@@ -45,8 +45,8 @@ def test_covers_is_sound_for_all_bytes(p: bytes, q: bytes, key: bytes, separator
 @settings(max_examples=300)
 @given(pattern, st.lists(pattern, max_size=3), pattern)
 def test_narrowed_patterns_ask_for_enough_and_for_nothing_outside(p: bytes, bounds: list[bytes], key: bytes) -> None:
-    asked = narrow(p, bounds)
+    asked = narrow(p, bounds, b"/")
     if matches(p, key) and any(matches(bound, key) for bound in bounds):
         assert any(matches(one, key) for one in asked)
-    assert all(any(covers(bound, one) for bound in bounds) for one in asked)
-    assert narrow(p, None) == [p]
+    assert all(any(covers(bound, one, b"/") for bound in bounds) for one in asked)
+    assert narrow(p, None, b"/") == [p]

@@ -40,7 +40,7 @@ def test_a_pattern_may_be_subscribed_to_if_all_that_it_matches_may_be_read() -> 
 @pytest.mark.parametrize("name", [b"ann.x", b"*", b"a*", b"!", b"", b"x\0"])
 def test_a_name_that_is_more_than_one_plain_segment_stands_in_no_pattern(name: bytes) -> None:
     one = Policy([Rule(everybody=True, publish=(b"t.%u.", b"own.%u"))], lambda uid: User(name, frozenset()), b".")
-    assert one.scope(1) == Scope([], [])
+    assert one.scope(1) == Scope([], [], b"/")
 
 
 def test_a_user_costs_no_look_at_the_rules_of_others() -> None:
@@ -53,7 +53,7 @@ def test_a_user_costs_no_look_at_the_rules_of_others() -> None:
 
     rules = [Watched(users=frozenset({uid}), publish=(b"t/%u",)) for uid in range(100)]
     one = policy(*rules, Watched(groups=frozenset({10}), publish=(b"g",)), Watched(groups=frozenset({9})))
-    assert one.scope(1) == Scope([b"t/ann", b"g"], [])
+    assert one.scope(1) == Scope([b"t/ann", b"g"], [], b"/")
     assert looked_at == [frozenset({1}), frozenset({10})]
 
 
@@ -61,10 +61,12 @@ def test_an_unknown_user_is_one_of_everybody_and_no_more() -> None:
     def look_up(uid: int) -> User:
         raise AssertionError("it may be any user")
 
-    one = Policy([Rule(users=frozenset({OVERFLOW_ID}), publish=(b"a",))], look_up)
+    one = Policy([Rule(users=frozenset({OVERFLOW_ID}), publish=(b"a",))], look_up, b"/")
     assert ask(one, OVERFLOW_ID, "publish", b"a"), "somebody wrote down just this number"
-    other = Policy([Rule(everybody=True, publish=(b"b", b"%u")), Rule(users=frozenset({1}), publish=(b"c",))], look_up)
-    assert other.scope(OVERFLOW_ID) == Scope([b"b"], [])
+    other = Policy(
+        [Rule(everybody=True, publish=(b"b", b"%u")), Rule(users=frozenset({1}), publish=(b"c",))], look_up, b"/"
+    )
+    assert other.scope(OVERFLOW_ID) == Scope([b"b"], [], b"/")
 
 
 def test_the_rule_that_decided_is_named() -> None:

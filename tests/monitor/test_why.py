@@ -45,7 +45,7 @@ def a_wrong_pattern(world: World) -> Way:
 
 def a_rule(world: World) -> Way:
     rules = [Rule(users=frozenset({OTHER}), publish=(b"hall/",), label="/etc/sbus.toml:3")]
-    world.hub("hub", authorize=Policy(rules, lambda uid: (b"bob", frozenset())))
+    world.hub("hub", authorize=Policy(rules, lambda uid: (b"bob", frozenset()), b"/"))
     return why(world, "hub", sender=OTHER)
 
 
@@ -103,7 +103,7 @@ def a_tenant(world: World) -> Way:
     rules += [
         Rule(users=frozenset({RELAY}), publish=(b"tenants/",), subscribe=(b"tenants/",), label="/etc/sbus.toml:9")
     ]
-    world.hub("top", authorize=Policy(rules, lambda uid: (b"", frozenset())), relays=[RELAY])
+    world.hub("top", authorize=Policy(rules, lambda uid: (b"", frozenset()), b"/"), relays=[RELAY])
     world.uids["top"] = RELAY
     world.hub("low")
     world.relay("low", "top")
@@ -131,7 +131,7 @@ def a_secret_that_nobody_can_read(world: World) -> Way:
 
 def a_user_without_a_name(world: World) -> Way:
     rules = [Rule(everybody=True, publish=(b"tenants/%u/",), label="/etc/sbus.toml:3")]
-    world.hub("hub", authorize=Policy(rules, lambda uid: (b"", frozenset())))
+    world.hub("hub", authorize=Policy(rules, lambda uid: (b"", frozenset()), b"/"))
     return why(world, "hub", "tenants/bob/x", sender=OTHER)
 
 

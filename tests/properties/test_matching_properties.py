@@ -72,12 +72,12 @@ def count_visits(index: Subscriptions[Any]) -> set[int]:
 @settings(max_examples=300)
 @given(patterns=st.lists(WILD, max_size=40), keys=st.lists(WILD | TEXTS, min_size=1, max_size=6))
 def test_a_look_up_visits_no_more_nodes_than_the_shapes_have_steps(patterns: list[bytes], keys: list[bytes]) -> None:
-    index: Subscriptions[bytes] = Subscriptions()
+    index: Subscriptions[bytes] = Subscriptions(b"/")
     visited = count_visits(index)
     shapes = Shapes()
     for pattern in patterns:
-        index.add(Pattern(pattern), pattern)
-        shapes.add(Pattern(pattern).shape)
+        index.add(Pattern(pattern, b"/"), pattern)
+        shapes.add(Pattern(pattern, b"/").shape)
     deepest = max((pattern.count(b"/") + 1 for pattern in patterns), default=0)
     for key in keys:
         visited.clear()
@@ -217,7 +217,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.patch.start()
         self.quotas = Quotas(limits, 100)
         self.account = self.quotas.account(ME.uid)
-        self.router: Router[str] = Router(limits, self.quotas)
+        self.router: Router[str] = Router(limits, self.quotas, b"/")
         self.held: dict[str, dict[bytes, int]] = {}
         self.taps: dict[str, bool] = {}
 
@@ -354,7 +354,7 @@ def test_a_secret_reaches_only_the_process_that_it_names(
 ) -> None:
     """Through the router, cold and remembered, whatever else is subscribed to."""
     quotas = Quotas(Limits(), 100)
-    router: Router[tuple[int, Credentials]] = Router(Limits(), quotas)
+    router: Router[tuple[int, Credentials]] = Router(Limits(), quotas, b"/")
     for number, (pattern, credentials) in enumerate(subscriptions):
         try:
             account = quotas.account(credentials.uid)

@@ -45,7 +45,7 @@ ROOMS = [b"room/%d/temp" % number for number in range(WRITTEN)]
     ],
 )
 def test_the_narrowest_patterns_that_can_be_read(keys: list[bytes], patterns: list[bytes]) -> None:
-    assert narrowest(keys) == patterns
+    assert narrowest(keys, b"/") == patterns
     assert all(any(matches(pattern, key) for pattern in patterns) for key in keys)
 
 

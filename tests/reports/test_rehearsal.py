@@ -21,7 +21,7 @@ RULES = [
 
 
 def trial(rules: list[Rule] = RULES, users: set[int] | None = None) -> PolicyTrial:
-    return PolicyTrial(Policy(rules, lambda uid: (NAMES.get(uid, b""), frozenset())), users)
+    return PolicyTrial(Policy(rules, lambda uid: (NAMES.get(uid, b""), frozenset()), b"/"), users, b"/")
 
 
 def sent_by(*way: int) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_what_would_be_refused_is_told_by_user_and_key_with_counts_and_times() -
     ]
     with in_memory(rows) as recorded:
         whole = trial()
-        result = rehearse(recorded, whole)
+        result = rehearse(recorded, whole, b"/")
     assert [(one.uid, one.key, one.messages, one.processes) for one in result.refusals] == [
         (ANN, b"secret", 3, {9, 1001}),
         (ANN, b"t/bob/x", 1, {1001}),
@@ -61,15 +61,15 @@ def test_what_would_be_refused_is_told_by_user_and_key_with_counts_and_times() -
 
 def test_who_may_not_connect_and_whom_no_rule_names_is_refused_for_that() -> None:
     with in_memory([message(b"late/x", **sent_by(BOB)), message(b"log/x", **sent_by(ANN))]) as recorded:
-        alone = rehearse(recorded, trial(users={ANN}))
-        unnamed = rehearse(recorded, trial(RULES[:1]))
+        alone = rehearse(recorded, trial(users={ANN}), b"/")
+        unnamed = rehearse(recorded, trial(RULES[:1]), b"/")
     assert [(one.uid, one.why) for one in alone.refusals] == [(BOB, "may not connect, unless it is the hub's own user")]
     assert [(one.uid, one.why) for one in unnamed.refusals] == [(BOB, "no rule lets this user publish")]
 
 
 def test_without_rules_nothing_is_refused() -> None:
     with in_memory([message(b"x", **sent_by(BOB))]) as recorded:
-        assert rehearse(recorded, PolicyTrial(None)).refusals == []
+        assert rehearse(recorded, PolicyTrial(None, None, b"/"), b"/").refusals == []
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_without_rules_nothing_is_refused() -> None:
 def test_a_sender_that_nobody_knows_is_neither_allowed_nor_refused(columns: dict[str, Any]) -> None:
     row = message(b"secret", **sent_by(ANN) | columns)
     with in_memory([row, row]) as recorded:
-        result = rehearse(recorded, trial())
+        result = rehearse(recorded, trial(), b"/")
         assert (result.messages, result.unknown, result.refusals, result.users) == (2, 2, [], 0)
-        assert allowing(flows(recorded)) == {}
+        assert allowing(flows(recorded, b"/"), b"/") == {}
 
 
 def test_a_message_over_links_is_judged_only_where_all_users_on_its_way_get_the_same_answer() -> None:
@@ -98,10 +98,10 @@ def test_a_message_over_links_is_judged_only_where_all_users_on_its_way_get_the_
     both = sent_by(RELAY, ANN)
     rows = [message(key, **both) for key in (b"late/x", b"secret", b"log/x", b"t/relay/x")]
     with in_memory([*rows, message(b"log/x", **sent_by(ANN, BOB) | {"uid": ANN, "pid": 1001})]) as recorded:
-        result = rehearse(recorded, trial())
+        result = rehearse(recorded, trial(), b"/")
         assert [one.key for one in result.refusals] == [b"secret"]
         assert result.unsure == 2
-        assert allowing(flows(recorded))[RELAY] == [b"late/x", b"log/x", b"secret", b"t/relay/x"]
+        assert allowing(flows(recorded, b"/"), b"/")[RELAY] == [b"late/x", b"log/x", b"secret", b"t/relay/x"]
 
 
 def test_gaps_and_reserved_keys_are_told_apart() -> None:
@@ -109,8 +109,8 @@ def test_gaps_and_reserved_keys_are_told_apart() -> None:
     lost = [gap(3, "overflow"), gap(4, "overflow"), gap(None, "damaged"), gap(None, "cut", at=None), event]
     secret = message(b"!/cred/1/2/3/x", **sent_by(BOB))
     with in_memory([*lost, secret, message(b"a/!/b", **sent_by(BOB))]) as recorded:
-        result = rehearse(recorded, trial())
-        assert allowing(flows(recorded)) == {}
+        result = rehearse(recorded, trial(), b"/")
+        assert allowing(flows(recorded, b"/"), b"/") == {}
     assert result.lost == [
         MissingMessages("cut", 0, 1),
         MissingMessages("damaged", 0, 1),

@@ -150,7 +150,7 @@ def counts(*keys: bytes) -> list[KeyCount]:
 
 def test_levels_are_bytes_up_to_a_separator() -> None:
     keys = [b"a/b/c", b"a/b", b"a/\xff\xfe/d", b"a", b"", b"/x", b"$1/*/'\\"]
-    found = {(level, prefix): keys for level, prefix, _, _, keys, _ in by_level(counts(*keys), 2)}
+    found = {(level, prefix): keys for level, prefix, _, _, keys, _ in by_level(counts(*keys), 2, b"/")}
     assert found == {
         (1, b"a/"): 3,
         (1, b"a"): 1,
@@ -169,7 +169,7 @@ def test_levels_come_busiest_first_with_another_separator() -> None:
     rows = [KeyCount(b"b.x", 1, 1, 1), KeyCount(b"a.x", 1, 1, 1), KeyCount(b"b.y", 1, 3, 3)]
     assert by_level(rows, 1, b".") == [(1, b"b.", 2, 4, 2, 3), (1, b"a.", 1, 1, 1, 1)]
     with pytest.raises(UsageError, match="levels"):
-        by_level(rows, 0)
+        by_level(rows, 0, b"/")
     with pytest.raises(UsageError, match="separator"):
         by_level(rows, 1, b"7")
 
@@ -179,36 +179,36 @@ def test_matches_are_those_of_the_matcher() -> None:
     cases = [case for case in vectors() if not case[2].startswith(b"!/")]
     patterns, keys = sorted({pattern for _, pattern, _ in cases})[::30], {key for _, _, key in cases}
     assert len(patterns) * len(keys) > 3_000
-    for pattern, messages, size, distinct in by_pattern(counts(*keys), patterns):
+    for pattern, messages, size, distinct in by_pattern(counts(*keys), patterns, b"/"):
         assert messages == distinct == size // 2 == sum(matches(pattern, key) for key in keys), pattern
 
 
 def test_every_pattern_has_a_row_the_busiest_first() -> None:
     keys = [KeyCount(b"room/1/temp", 2, 5, 4), KeyCount(b"room/2/temp", 1, 0, 0), KeyCount(b"x", 1, 0, 0)]
     patterns = [b"room/*/temp", b"", b"room/1/", b"nothing/here", b"\xff"]
-    assert by_pattern(keys, patterns) == [
+    assert by_pattern(keys, patterns, b"/") == [
         (b"", 4, 5, 3),
         (b"room/*/temp", 3, 5, 2),
         (b"room/1/", 2, 5, 1),
         (b"nothing/here", 0, 0, 0),
         (b"\xff", 0, 0, 0),
     ]
-    assert by_pattern([], [b"b/", b"a"]) == [(b"a", 0, 0, 0), (b"b/", 0, 0, 0)]
+    assert by_pattern([], [b"b/", b"a"], b"/") == [(b"a", 0, 0, 0), (b"b/", 0, 0, 0)]
 
 
 def test_secret_keys_match_nothing() -> None:
-    assert by_pattern(counts(b"!/cred/1/2/3/x", b"!x"), [b"", b"!/"]) == [(b"", 1, 2, 1), (b"!/", 0, 0, 0)]
+    assert by_pattern(counts(b"!/cred/1/2/3/x", b"!x"), [b"", b"!/"], b"/") == [(b"", 1, 2, 1), (b"!/", 0, 0, 0)]
     assert by_pattern(counts(b"!.cred.1", b"!/x"), [b""], b".") == [(b"", 1, 2, 1)]
 
 
 def test_coverage_agrees_with_covers() -> None:
     patterns = sorted({pattern for _, pattern, _ in vectors()})[::20]
     assert len(patterns) > 100
-    found = coverage([b"", *patterns])
+    found = coverage([b"", *patterns], b"/")
     for narrow in patterns:
-        assert found[narrow] == [wide for wide in patterns if wide and wide != narrow and covers(wide, narrow)]
+        assert found[narrow] == [wide for wide in patterns if wide and wide != narrow and covers(wide, narrow, b"/")]
     assert any(found.values())
-    assert coverage([b"", b"a/b", b"a/"]) == {b"": [], b"a/b": [b"a/"], b"a/": []}
+    assert coverage([b"", b"a/b", b"a/"], b"/") == {b"": [], b"a/b": [b"a/"], b"a/": []}
 
 
 # -- What each pattern would have received, as a page, and the file of patterns

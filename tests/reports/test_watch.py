@@ -46,7 +46,15 @@ def test_windows_are_counted_and_broken_rules_cause_alerts() -> None:
     played = Played((5, first_rows), (11, [Row(b"room/2/temp")]), (21, [Row(b"beat"), Row(None, lost=5)]))
     rules = [RateRule("above", b"room/*/temp", 0.25), RateRule("below", b"beat", 0.1), RateRule("above", b"", 100)]
     windows, alerts = list[Window](), list[Alert]()
-    follow(played.new, rules, stop=played.stop, clock=played.clock, on_window=windows.append, on_alert=alerts.append)
+    follow(
+        played.new,
+        rules,
+        separator=b"/",
+        stop=played.stop,
+        clock=played.clock,
+        on_window=windows.append,
+        on_alert=alerts.append,
+    )
     assert [one[1:] for one in windows] == [
         (4, 3, 0, 0, ((b"room/", 3), (b"alert", 1))),
         (1, 0, 5, 0, ((b"beat", 1),)),
@@ -68,7 +76,15 @@ def test_windows_are_counted_and_broken_rules_cause_alerts() -> None:
 def test_an_alert_is_repeated_in_each_window_and_a_loss_of_unknown_size_is_told_as_that() -> None:
     windows, alerts = list[Window](), list[Alert]()
     played, rules = Played((35, [Row(None, lost=None)])), [RateRule("below", b"beat", 0.1)]
-    follow(played.new, rules, stop=played.stop, clock=played.clock, on_window=windows.append, on_alert=alerts.append)
+    follow(
+        played.new,
+        rules,
+        separator=b"/",
+        stop=played.stop,
+        clock=played.clock,
+        on_window=windows.append,
+        on_alert=alerts.append,
+    )
     assert [(one.lost, one.unknown, one.start.second) for one in windows] == [(0, 1, 40), (0, 0, 50), (0, 0, 0)]
     below = b"alerts/below/beat"
     assert [one.key for one in alerts] == [below, b"alerts/lost", below, b"alerts/cleared/lost", below]
@@ -112,13 +128,13 @@ def test_a_bus_is_watched_and_what_the_hub_could_not_send_is_a_gap(folder: str) 
 )
 def test_wrong_rules_are_refused(rule: RateRule) -> None:
     with pytest.raises(UsageError):
-        rule.check()
+        rule.check(b"/")
 
 
 @pytest.mark.parametrize("seconds", [0.5, 86_401, float("nan"), float("inf")])
 def test_windows_are_bounded(seconds: float) -> None:
     with pytest.raises(UsageError, match="windows"):
-        follow(list, [], seconds=seconds, stop=threading.Event())
+        follow(list, [], seconds=seconds, separator=b"/", stop=threading.Event())
 
 
 def test_under_way_is_the_start_of_the_current_window() -> None:

@@ -61,7 +61,7 @@ def test_kept_is_what_a_plain_model_keeps(batches: list[list[Told]], keys: int, 
             assert list(kept.values.items()) == list(model.items())
             found, after, more = list[tuple[bytes, bytes]](), None, True
             while more:
-                page = kept.page(pattern, after)
+                page = kept.page(pattern, after, b"/")
                 found += page.kept
                 more = page.more
                 after = found[-1][0] if found else None

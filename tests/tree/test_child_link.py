@@ -195,7 +195,7 @@ RULES = [
 
 
 def policy(*rules: Rule) -> Policy:
-    return Policy(rules or RULES, lambda uid: User(b"ann" if uid == TENANT else b"", frozenset()))
+    return Policy(rules or RULES, lambda uid: User(b"ann" if uid == TENANT else b"", frozenset()), b"/")
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_a_monitor_above_is_sent_what_a_tenant_publishes(world: World) -> None:
 def test_a_link_gets_of_what_monitors_want_as_much_as_its_user_may_read(world: World) -> None:
     everything = Rule(users=frozenset({os.getuid()}), publish=(b"",), subscribe=(b"",))
     some = Rule(users=frozenset({OTHER}), publish=(b"",), subscribe=(b"open/",))
-    rules = Policy((everything, some), lambda uid: User(b"", frozenset()))
+    rules = Policy((everything, some), lambda uid: User(b"", frozenset()), b"/")
     world.hub("top", relays=[OTHER], authorize=rules)
     world.hub("low")
     world.uids["top"] = OTHER

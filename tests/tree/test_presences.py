@@ -181,7 +181,7 @@ def test_nobody_is_present_under_the_credentials_of_another(world: World) -> Non
 def test_a_stranger_may_only_hold_and_know_what_its_rules_allow(world: World) -> None:
     everything = Rule(users=frozenset({os.getuid()}), publish=(b"",), subscribe=(b"",))
     some = Rule(users=frozenset({OTHER}), publish=(b"tenant/",), subscribe=(b"tenant/", b"host/"))
-    world.hub("top", relays=[OTHER], authorize=Policy((everything, some), lambda uid: User(b"", frozenset())))
+    world.hub("top", relays=[OTHER], authorize=Policy((everything, some), lambda uid: User(b"", frozenset()), b"/"))
     world.hub("low")
     world.uids["top"] = OTHER
     world.relay("low", "top")

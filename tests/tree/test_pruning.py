@@ -185,7 +185,7 @@ def test_nobody_waits_for_a_link_that_does_not_read(
 
 def test_a_link_learns_of_keys_that_it_may_publish_and_of_no_others(world: World) -> None:
     def policy(*publish: bytes) -> Policy:
-        return Policy([Rule(everybody=True, publish=publish)], lambda uid: User(b"ann", frozenset()))
+        return Policy([Rule(everybody=True, publish=publish)], lambda uid: User(b"ann", frozenset()), b"/")
 
     hub = world.hub("top", relays=[RELAY], authorize=policy(b"ann/"))
     link, neighbour = world.link("top", RELAY), world.client("top")

@@ -253,7 +253,7 @@ def test_none_is_missed_and_none_comes_twice(above: list[int], homes: list[int],
 def test_a_question_reaches_the_services_that_keep_the_whole_pattern() -> None:
     every = [bytes(one) for length in range(5) for one in product(b"a*/", repeat=length)]
     for kept, asked in product(every, repeat=2):
-        assert matches(question_key(kept, b"/"), question_key(asked, b"/")) == covers(kept, asked)
+        assert matches(question_key(kept, b"/"), question_key(asked, b"/")) == covers(kept, asked, b"/")
 
 
 def answers(*pages: bytes) -> Callable[[bytes, bytes, float | None], Coroutine[Any, Any, bytes]]:
