@@ -45,7 +45,7 @@ CLIENT_USERS: Final = (0, 2201, 2202)
 
 SMALL: Final = (
     "cached_keys=2", "cached_receivers=3", "batch=2", "turn_deliveries=2", "turn_time=0.00001", "fanout=2",
-    "pruned_keys=1", "queued_packets=2", "fanout_packets=2", "logged_violations=1",
+    "pruned_keys=1", "queued_packets=2", "fanout_packets=40", "logged_violations=1",
 )  # fmt: skip
 """Limits that are so small that they are met."""
 
