@@ -154,7 +154,7 @@ def _reach(address: str) -> tuple[str, str]:
             return "it is no socket", f"name another address, or remove it and start a hub: sbus hub -a {address}"
         return "nobody listens there", f"start its hub again: sbusd -a {address}"
     except PermissionError:
-        return _forbidden(address), "ask its owner: sbusd -o lets everybody in, sbusd -u NAME a user"
+        return _forbidden(address), "ask its owner: sbusd -o lets everybody in, sbusd -o -u NAME one user"
     except OSError as error:
         if error.errno == errno.EPROTOTYPE:
             return "another kind of socket listens there: no hub", "name the address of a hub"

@@ -254,6 +254,7 @@ def test_a_stranger_learns_nothing_of_others_but_what_is_wanted(world: World) ->
         (key + b"/x", b"", key),
         (b"a/!/b",),
     ]
+    eventually(lambda: hub.tree.has_settled)  # until then it does not know what others want
     before = [answer(stranger, *parts) for parts in asked]
     monitor = world.peer_of("hub", OTHER)
     monitor.send(b"CMSG monitor/on")

@@ -142,6 +142,7 @@ def test_one_that_reconnects_is_a_monitor_again(world: World) -> None:
         world.hub("top")
         asker = world.client("top")
         monitor.sync()
+        eventually(lambda: world.hubs["top"].tree.has_settled)  # until then it does not know what others want
         assert asker.hub.is_wanted(b"room/1") is False
         asker.publish(b"room/1")
         assert monitor.receive(timeout=PATIENCE).key == b"room/1"
