@@ -180,7 +180,7 @@ class AioPresent(AioWatch[PresenceEvent]):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the hub knew its whole tree when it listed them. Else a link was away or a hub had just started."""
+        """Whether the hub knows its whole tree, as it said last. Else a link is away, or a hub has just started."""
         return self._watch.is_whole
 
 

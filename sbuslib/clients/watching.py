@@ -125,14 +125,14 @@ class PresenceWatch(Watch[PresenceEvent]):
 
     def __init__(self, pattern: bytes) -> None:
         super().__init__(pattern)
-        self.members: dict[tuple[bytes, int], Present] = {}
+        self.members: dict[tuple[bytes, bytes], Present] = {}
         """By the id of the hub's process, and the number that this gave."""
         self.is_whole = False
-        """Whether the hub knows its whole tree, as far as it reported."""
+        """Whether the hub knows its whole tree, as it said last."""
         self.refused = ""
         """Reason for which the hub reports nothing; empty: it does."""
-        self._stale: set[tuple[bytes, int]] = set()  # not listed again since the hub began to list all
-        self._listed: dict[tuple[bytes, int], None] | None = None  # while it lists all: those that are new
+        self._stale: set[tuple[bytes, bytes]] = set()  # not listed again since the hub began to list all
+        self._listed: dict[tuple[bytes, bytes], None] | None = None  # while it lists all: those that are new
 
     @property
     def opening(self) -> bytes:
@@ -153,7 +153,7 @@ class PresenceWatch(Watch[PresenceEvent]):
         self._stale = set(self.members)
         self.await_list()
 
-    def add(self, number: tuple[bytes, int], member: Present) -> None:
+    def add(self, number: tuple[bytes, bytes], member: Present) -> None:
         """Add a presence."""
         self._stale.discard(number)
         is_new = number not in self.members
@@ -163,7 +163,7 @@ class PresenceWatch(Watch[PresenceEvent]):
         elif is_new and self.is_known:
             self.note(PresenceEvent(member, came=True))
 
-    def remove(self, number: tuple[bytes, int], cause: str) -> None:
+    def remove(self, number: tuple[bytes, bytes], cause: str) -> None:
         """Remove a presence."""
         self._stale.discard(number)
         member = self.members.pop(number, None)
@@ -173,8 +173,12 @@ class PresenceWatch(Watch[PresenceEvent]):
             self.note(PresenceEvent(member, came=False, cause=cause))
 
     def complete(self, scope: bytes) -> None:
-        """End a list of the hub, of ``tree`` or of a ``partial`` one; or note the reason for which there is none."""
+        """End a list of the hub, of ``tree`` or of a ``partial`` one; or take that it is the one or the other from here
+        on, or the reason for which there is none.
+        """
         is_listed = scope in (b"tree", b"partial")
+        if is_listed and self._listed is None and not self.is_known:
+            return  # that of another watch of this pattern, which began before
         self.refused = "" if is_listed else printable(scope)
         for number in [number for number in self.members if number in self._stale or not is_listed]:
             self.remove(number, "unknown" if is_listed else "refused")
@@ -259,11 +263,11 @@ class Watching:
                 member = Present(said.key, said.info, said.sender)
                 for watch in self.presences:
                     if matches(watch.pattern, said.key, separator):
-                        watch.add((hub_id, said.number), member)
+                        watch.add((hub_id, said.name), member)
             case k if k == PRESENCE_REMOVE:
                 gone = Removed.decode(payload)
                 for watch in self.presences:
-                    watch.remove((hub_id, gone.number), gone.cause.decode())
+                    watch.remove((hub_id, gone.name), gone.cause.decode())
             case k if k == PRESENCE_COMPLETE:
                 scope, _, pattern = payload.partition(b"\0")
                 for watch in self._watches_of(pattern):

@@ -192,7 +192,7 @@ class ClientRole:
                 key, _, info = rest.partition(b"\0")
                 if len(token) > TOKEN_BYTES:
                     raise PacketError(Reason.TOKEN_TOO_LONG)
-                refused = self._neighbours.presences.add(client, key, info) or ""
+                refused = self._neighbours.presences.add(client, key, info, asks=bool(token)) or ""
                 if token or refused:  # one that comes back with many waits for no answers
                     client.answer(encode_control(presence.PRESENCE_ON, token + b"\0" + refused.encode()))
             case presence.PRESENCE_OFF if self._neighbours.presences.remove(client, packet.payload or b""):

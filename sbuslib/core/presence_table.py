@@ -13,8 +13,8 @@ from .records import PresenceRecord
 class PresenceTable(Protocol):
     """The presences of a tree, in :mod:`sbuslib.tree.presences`."""
 
-    def add(self, client: Outbound, key: bytes, info: bytes) -> Reason | None:
-        """A client is present from now on. Returns why it may not be."""
+    def add(self, client: Outbound, key: bytes, info: bytes, *, asks: bool) -> Reason | None:
+        """A client is present from now on. Returns why it may not be; one that ``asks`` leaves it at that."""
 
     def remove(self, client: Outbound, key: bytes) -> bool:
         """It is no more. Returns whether it was."""
@@ -32,7 +32,8 @@ class PresenceTable(Protocol):
         ...
 
     def review(self, client: Outbound) -> Iterator[None]:
-        """The rules have changed: take away what they no longer allow a client, in small steps."""
+        """The rules have changed: take away what they no longer allow a client, and give back what they do again, in
+        small steps."""
         ...
 
     @property

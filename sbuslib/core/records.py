@@ -109,7 +109,11 @@ class PresenceRecord(Struct, omit_defaults=True):
     hub_id: bytes = b""
     """Of the process that numbered it."""
     name: Count = 0
-    """Its number there."""
+    """Its number in its name."""
+    home: bytes = b""
+    """The hub in its name; empty: that of ``hub_id``, for which an older hub knew the number."""
+    forbidden: bool = False
+    """Whether the rules forbid it for now."""
     user: Count = 0
     """The user to whom it is charged."""
     trusted: bool = True

@@ -81,6 +81,7 @@ class ChildLink(Link):
         self._hub = hub  # the child hub's identity
         self.dropped = Counter[str]()
         """Packets of this link that had no effect, by reason."""
+        self._names_presences = presence.PRESENCE_NAMED in words  # whether it knows presences by name
 
     @property
     def asks(self) -> bool:
@@ -130,7 +131,14 @@ class ChildLink(Link):
         if self.presence_cursor is None:
             presences, account = self.link_context.presences, self.outbound.account
             self.presence_cursor = presences.begin_link(
-                self.receiver, self._hub, account, self._may_know, trusted=self.trusted
+                self.receiver,
+                self._hub,
+                self._hub,
+                account,
+                self.outbound.credentials.uid,
+                self._may_know,
+                named=self._names_presences,
+                trusted=self.trusted,
             )
             self.say(presences.greeting)
             self.mark()

@@ -47,6 +47,8 @@ class Link:
     is_relay = True
     longest = PACKET_BYTES + CONTROL_EXTRA
     lagging = False
+    keeps_bounds = False
+    """Whether the keys that may come over it are the same until it ends."""
 
     def __init__(self, link_context: LinkContext, publisher: Publisher, receiver: Receiver, name: str) -> None:
         self.link_context = link_context
@@ -185,13 +187,15 @@ class Link:
                 presences.take_begin(self.receiver, payload)
             case presence.PRESENCE_ADD:
                 said = presence.Added.decode(payload)
-                if not self.may_be_present(said.key):
+                is_allowed = self.may_be_present(said.key)
+                if not is_allowed and self.keeps_bounds:
                     raise PacketError(Reason.PUBLISHING_REFUSED)
-                presences.take_added(self.receiver, said, self._remote_sender_of(said.sender))
+                who = self._remote_sender_of(said.sender)
+                presences.take_added(self.receiver, said, who, is_allowed=is_allowed)
             case presence.PRESENCE_REMOVE:
                 presences.take_removed(self.receiver, presence.Removed.decode(payload))
             case presence.PRESENCE_COMPLETE:
-                presences.take_complete(self.receiver)
+                presences.take_complete(self.receiver, payload)
             case _:
                 return False
         return True

@@ -43,7 +43,7 @@ class LinkContext:
             context, links.values, lambda: self.questions.knows_prefix, self._on_settled
         )
         """Whether this hub has the interest of its neighbours."""
-        self.presences = Presences(context, lambda: self.hub_id, self._wake, lambda: self._is_whole)
+        self.presences = Presences(context, lambda: self.hub_id, self._wake, self._is_whole)
         """Presences in the tree."""
         self.watches = InterestWatches(context, lambda: self.startup_barrier.done)
         """Watches of interest."""
@@ -58,13 +58,13 @@ class LinkContext:
         self.propagation.mark(links)
         self.propagation.wake(user)
 
-    @property
-    def _is_whole(self) -> bool:
+    def _is_whole(self, with_parent: bool) -> bool:
         """Whether all other hubs of the tree are joined, as far as this one can know."""
-        parent = self.parent
+        parent = self.parent if with_parent else None
         return self.startup_barrier.done and (parent is None or parent.stands_apart or parent.announces_presences)
 
     def _on_settled(self) -> None:
+        self.presences.note_scope()
         self.propagation.mark_all()
         self.watches.note(None, None)
         self.loss_reports.pass_on()

@@ -131,6 +131,7 @@ class Parent:
         if action is not LinkAction.NOTHING or self.step != before:
             changed, self._changed = self._changed, Changed()
             changed.set()
+            self.tree.presences.note_scope()
         return action
 
     def _end(self) -> None:

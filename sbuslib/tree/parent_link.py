@@ -49,6 +49,7 @@ class ParentLink(Link):
     """
 
     asks = False  # the parent has asked already
+    keeps_bounds = True  # import_ changes with the next link
 
     def __init__(self, parent: Parent, sock: socket.SocketType, address: str) -> None:
         context, credentials = parent.context, peer_credentials(sock)
@@ -348,7 +349,13 @@ class ParentLink(Link):
                         # joined.
                         presences = self.link_context.presences
                         self.presence_cursor = presences.begin_link(
-                            self.receiver, PARENT, parent.up.account, parent.interest.may_export
+                            self.receiver,
+                            PARENT,
+                            self._address,
+                            parent.up.account,
+                            self.outbound.credentials.uid,
+                            parent.interest.may_export,
+                            named=self._knows(presence.PRESENCE_NAMED),
                         )
                         self.say(presences.greeting)
                     self._on("client" if self.mode == "plain" else "served")

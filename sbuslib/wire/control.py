@@ -16,6 +16,7 @@ import msgspec
 from ..errors import PacketError
 from ..matcher import SEPARATOR, check_separator
 from ..reasons import Reason
+from . import presence
 from .events import NOTICE_EVENT, HubEvent
 from .packets import encode_control
 
@@ -123,12 +124,13 @@ SUPPORTED = (
     b"interest/watch",
     b"monitor/on",
     b"notices/on",
+    presence.PRESENCE_NAMED,
     b"presence/on",
     b"senders/on",
 )
 
 
-BETWEEN_HUBS: Final = frozenset({INTEREST_PRESUMED})
+BETWEEN_HUBS: Final = frozenset({INTEREST_PRESUMED, presence.PRESENCE_NAMED})
 """Those of them that a child has to know, too, before its parent makes use of them. It names them in its hello."""
 
 

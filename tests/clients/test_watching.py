@@ -21,7 +21,7 @@ def known(*members: Present) -> PresenceWatch:
     watch = PresenceWatch(b"a")
     watch.begin(b"hub")
     for number, member in enumerate(members):
-        watch.add((b"hub", number), member)
+        watch.add((b"hub", b"%d" % number), member)
     watch.complete(b"tree")
     assert changes(watch) == []
     return watch
@@ -30,7 +30,7 @@ def known(*members: Present) -> PresenceWatch:
 def test_a_client_that_reconnected_goes_before_it_comes() -> None:
     watch = known(MEMBER)
     watch.begin(b"hub")
-    watch.add((b"hub", 7), MEMBER)
+    watch.add((b"hub", b"7"), MEMBER)
     watch.complete(b"tree")
     assert changes(watch) == [(MEMBER, False), (MEMBER, True)]
     assert list(watch.members.values()) == [MEMBER]
@@ -39,9 +39,9 @@ def test_a_client_that_reconnected_goes_before_it_comes() -> None:
 def test_one_that_comes_and_goes_within_a_list_is_no_event() -> None:
     watch = known(MEMBER)
     watch.begin(b"hub")
-    watch.add((b"hub", 0), MEMBER)
-    watch.add((b"hub", 7), OTHER)
-    watch.remove((b"hub", 7), "ended")
+    watch.add((b"hub", b"0"), MEMBER)
+    watch.add((b"hub", b"7"), OTHER)
+    watch.remove((b"hub", b"7"), "ended")
     watch.complete(b"tree")
     assert changes(watch) == []
 
@@ -49,10 +49,10 @@ def test_one_that_comes_and_goes_within_a_list_is_no_event() -> None:
 def test_what_a_list_that_was_cut_off_had_is_told_by_the_next() -> None:
     watch = known(MEMBER)
     watch.begin(b"hub")
-    watch.add((b"hub", 7), OTHER)
+    watch.add((b"hub", b"7"), OTHER)
     watch.begin(b"hub")  # over another connection
-    watch.add((b"hub", 0), MEMBER)
-    watch.add((b"hub", 7), OTHER)
+    watch.add((b"hub", b"0"), MEMBER)
+    watch.add((b"hub", b"7"), OTHER)
     watch.complete(b"tree")
     assert changes(watch) == [(OTHER, True)]
 
@@ -70,9 +70,25 @@ def test_a_list_of_another_watch_comes_before_that_of_this_one() -> None:
         watching.begin(watch)
     other.pattern = b"*"
     watching.restore()
-    added = Added(7, MEMBER.sender, MEMBER.key, MEMBER.info).encode().split(b"\0", 1)[1]
+    added = Added(b"7", MEMBER.sender, MEMBER.key, MEMBER.info).encode().split(b"\0", 1)[1]
     for pattern in (b"a", b"*"):
         watching.take(PRESENCE_BEGIN, pattern, b"next", b"/")
         watching.take(PRESENCE_ADD, added, b"next", b"/")
         watching.take(PRESENCE_COMPLETE, b"tree\0" + pattern, b"next", b"/")
     assert changes(one) == changes(other) == [(MEMBER, False), (MEMBER, True)]
+
+
+def test_a_list_is_whole_or_partial_as_the_hub_says_later() -> None:
+    watch = known(MEMBER)
+    for scope in (b"partial", b"tree"):
+        watch.complete(scope)
+        assert (watch.is_whole, changes(watch)) == (scope == b"tree", [])
+
+
+def test_a_watch_is_not_known_by_the_end_of_a_list_of_another() -> None:
+    watch = PresenceWatch(b"")
+    watch.complete(b"tree")  # the hub knows more now: that is for one that began before
+    assert not watch.is_known
+    watch.begin(b"hub")
+    watch.complete(b"partial")
+    assert (watch.is_known, watch.is_whole) == (True, False)

@@ -10,12 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 from support import PATIENCE, Peer, eventually
-from worlds import FAST, OTHER, RELAY, STRANGER, World, settle
+from worlds import FAST, OTHER, RELAY, STRANGER, World, key_of_link, receive_until, served, settle
 
 from sbuslib import Client, Hub
 from sbuslib.errors import DisconnectedError, RefusedError, StateError
 from sbuslib.keys.policy import Policy, Rule, User
-from sbuslib.tree import presences
+from sbuslib.reasons import Reason
+from sbuslib.tree import presence_entries, presences
+from sbuslib.tree.hub_identities import Hello
+from sbuslib.wire import presence
 
 
 def seen(watch: Any) -> list[bytes]:
@@ -377,3 +380,320 @@ def test_the_information_of_a_presence_is_charged_to_its_user_in_each_hub(world:
     eventually(lambda: len(top.tree.presences) == 4)  # as many as there is room for
     stranger.close()
     eventually(lambda: account.is_clear() and not len(top.tree.presences))
+
+
+# -- whether all is known ----------------------------------------------------------------------------------
+
+
+def becomes(watch: Any, client: Client, is_whole: bool) -> None:
+    eventually(lambda: client.sync() and watch.is_whole is is_whole)
+
+
+def test_a_list_becomes_whole_and_partial_with_the_tree_wherever_it_is_watched(world: World) -> None:
+    world.chain("top", "middle", "low")
+    clients = [world.client(name) for name in world.hubs]
+    watches = [client.present(b"") for client in clients]
+    for watch, client in zip(watches, clients, strict=True):
+        becomes(watch, client, True)
+    low = world.client("low").presence(b"low")
+    for watch in watches:
+        assert next_event(watch) == (b"low", True, "")
+
+    # What a hub does not know, its neighbours do not know either.
+    world.relays["low"].stop()
+    for watch, client in zip(watches[:2], clients[:2], strict=True):
+        becomes(watch, client, False)
+    with clients[0].present(b"lo*") as late:
+        assert (late.is_whole, seen(late)) == (False, [b"low"])
+        world.relay("low", "middle")
+        for watch, client in zip([*watches, late], [*clients, clients[0]], strict=True):
+            becomes(watch, client, True)
+
+    # Downwards likewise.
+    world.hubs["top"].stop(0)
+    becomes(watches[2], clients[2], False)
+    world.hub("top")
+    for watch, client in zip(watches[1:], clients[1:], strict=True):
+        becomes(watch, client, True)
+        assert not watch._core._watch.events
+    low.leave()
+
+
+def test_a_list_that_begins_while_a_hub_starts_becomes_whole(world: World) -> None:
+    hub: Hub = world.hub("top", limits=msgspec.structs.replace(FAST, settle=PATIENCE))
+    client = world.client("top")
+    with client.present(b"") as watch:
+        assert not watch.is_whole
+        hub.tree.startup_barrier._quiet_at = 0.0
+        hub.tree.startup_barrier.check()
+        becomes(watch, client, True)
+
+
+def test_a_list_in_which_some_had_no_room_is_whole_once_they_have_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence_entries, "ROOMLESS_NAMES", 2)
+    hub: Hub = world.hub("top", trusted=[OTHER], limits=msgspec.structs.replace(FAST, user_patterns=1))
+    client = world.client("top")
+    watch = client.present(b"")
+    becomes(watch, client, True)
+    for most, is_whole in ((3, True), (4, False)):  # of more names than are counted, nobody knows when they have gone
+        link = named_link(world, OTHER)
+        name = key_of_link(link) + b"/!/cred/1/2/3"
+        link.send(b"CMSG presence/begin\0id")
+        link.send(*(b"CMSG presence/add\0%d@id %b\0%d\0" % (number, name, number) for number in range(most)))
+        link.send(b"CMSG presence/complete\0tree")
+        key_of_link(link)
+        becomes(watch, client, False)
+        assert seen(watch) == [b"0"]
+        link.send(*(b"CMSG presence/remove\0%d@id closed" % number for number in range(1, most)))
+        key_of_link(link)
+        assert hub.tree.presences._said[None] is is_whole
+        becomes(watch, client, is_whole)
+        link.close()
+        eventually(lambda: client.sync() and not watch.members)
+
+
+# -- names that hold in the whole tree ---------------------------------------------------------------------
+
+
+def named_link(world: World, uid: int, mode: bytes = b"announce", number: int = 1, process: int = 1) -> Peer:
+    """A raw link of a hub that knows presences by name."""
+    link = world.peer_of("top", uid)
+    words = frozenset({presence.PRESENCE_NAMED})
+    link.send(b"CMSG interest/on\0" + Hello(b"%016d" % number, process, 0, words).encode())
+    assert served(link) == mode
+    return link
+
+
+def start_again(world: World, name: str, *parents: str) -> None:
+    """Kill a hub, and start it again."""
+    world.hubs[name].stop(0)
+    world.hub(name)
+    for parent in parents:
+        world.relay(name, parent)
+
+
+def test_a_restart_in_the_middle_is_no_event_for_those_above_and_below(world: World) -> None:
+    world.chain("top", "upper", "lower", "low")
+    ends = {name: world.client(name) for name in ("top", "low")}
+    between = world.client("upper", reconnect=True)
+    settle(*ends.values())
+    held = [client.presence(name.encode()) for name, client in ends.items()]
+    held.append(between.presence(b"upper"))
+    watches = {name: client.present(b"") for name, client in ends.items()}
+    for name, watch in watches.items():
+        eventually(lambda: ends[name].sync() and seen(watch) == [b"low", b"top", b"upper"])  # noqa: B023
+        while watch._core._watch.events:
+            watch.receive(timeout=0)
+
+    for _ in range(3):
+        start_again(world, "upper", "top")
+        world.relays["lower"].wait(PATIENCE)
+        eventually(lambda: between.sync("tree") == "tree")
+        for name, watch in watches.items():
+            # Only who was there itself has gone with it.
+            events = [next_event(watch) for _ in range(2)]
+            assert events == [(b"upper", False, "unreachable"), (b"upper", True, "")], name
+            eventually(lambda: ends[name].sync() and watch.is_whole)  # noqa: B023
+            assert seen(watch) == [b"low", b"top", b"upper"]
+            assert not watch._core._watch.events
+            other = ends["top" if name == "low" else "low"]
+            for client in (other, ends[name]):
+                eventually(lambda: client.sync() and other.credentials in {one.sender for one in watch.members})  # noqa: B023
+
+
+def test_what_does_not_come_again_by_another_process_goes_when_it_is_given_up(world: World) -> None:
+    world.chain("top", "middle", "low")
+    above, below, leaver = world.client("top"), world.client("low"), world.client("low")
+    settle(above, below, leaver)
+    watch = above.present(b"")
+    held = [below.presence(b"stays"), leaver.presence(b"goes")]
+    assert {next_event(watch)[0], next_event(watch)[0]} == {b"stays", b"goes"}
+    world.hubs["middle"].stop(0)
+    leaver.close()
+    eventually(lambda: len(world.hubs["low"].tree.presences) == 1)
+    world.hub("middle")
+    world.relay("middle", "top")
+    world.relays["low"].wait(PATIENCE)
+    eventually(lambda: below.sync("tree") == above.sync("tree") == "tree")
+    (origin,) = world.hubs["top"].tree.presences._hubs.values()
+    eventually(lambda: len(origin.stale) == 1)
+    assert (seen(watch), watch.is_whole) == ([b"goes", b"stays"], False)
+    world.hubs["top"].tree.presences._end_hold(origin)
+    assert next_event(watch) == (b"goes", False, "unknown")
+    becomes(watch, above, True)
+    assert len(held) == 2
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_hub_that_moves_is_no_event(world: World, is_alive: bool) -> None:
+    world.chain("top", "middle", "low", "lowest")
+    clients = [world.client(name) for name in ("top", "low", "lowest")]
+    settle(*clients)
+    watches = [client.present(b"") for client in clients]
+    held = [client.presence(b"%d" % number) for number, client in enumerate(clients)]
+    for watch, client in zip(watches, clients, strict=True):
+        eventually(lambda: client.sync() and len(watch.members) == 3)  # noqa: B023
+        while watch._core._watch.events:
+            watch.receive(timeout=0)
+    if not is_alive:
+        world.hubs["middle"].stop(0)
+    for parent in ("top", "middle") if is_alive else ("top",):
+        world.relays["low"].reconfigure(world.address(parent))
+        eventually(lambda: world.relays["low"].statistics().address == world.address(parent))  # noqa: B023
+        eventually(lambda: all(client.sync("tree") == "tree" for client in clients))
+        known = world.hubs[parent].tree.presences._hubs
+        eventually(lambda: any(origin.is_linked and len(origin.entries) == 2 for origin in known.values()))  # noqa: B023
+        for hub in world.hubs.values():
+            for origin in list(hub.tree.presences._hubs.values()):
+                if origin.timer is not None:  # the five seconds have passed
+                    hub.tree.presences._let_go(origin)
+                    hub.tree.presences._end_hold(origin)
+        with clients[0].presence(b"last"), clients[1].presence(b"last"):
+            for watch, client in zip(watches, clients, strict=True):
+                assert [next_event(watch) for _ in range(2)] == [(b"last", True, "")] * 2
+                becomes(watch, client, True)
+        for watch in watches:
+            assert [next_event(watch) for _ in range(2)] == [(b"last", False, "closed")] * 2
+            assert seen(watch) == [b"0", b"1", b"2"]
+    assert len(held) == 3
+
+
+def test_nobody_takes_a_name_of_another_user(world: World) -> None:
+    hub: Hub = world.hub("top", relays=[STRANGER, RELAY], trusted=[OTHER])
+    client = world.client("top")
+    watch = client.present(b"")
+    with client.presence(b"own", info=b"own"):
+        assert next_event(watch) == (b"own", True, "")
+        links = [
+            named_link(world, uid, mode, number)
+            for number, (uid, mode) in enumerate([(OTHER, b"announce"), (STRANGER, b"prune"), (RELAY, b"prune")])
+        ]
+        for number, link in enumerate(links):
+            who = key_of_link(link) + b"/!/cred/1/2/3"
+            link.send(b"CMSG presence/begin\0home", b"CMSG presence/add\x007@home %b\0k\0%d" % (who, number))
+            assert next_event(watch) == (b"k", True, "")
+            link.send(b"CMSG presence/add\x001@%b %b\0own\0forged" % (hub.hub_id, who))
+            key_of_link(link)
+        assert sorted(member.info for member in watch.members) == [b"0", b"1", b"2", b"own"]
+        links[1].send(b"CMSG presence/remove\x007@home closed", b"CMSG presence/remove\x001@%b closed" % hub.hub_id)
+        assert next_event(watch) == (b"k", False, "closed")
+        client.sync()
+        assert sorted(member.info for member in watch.members) == [b"0", b"2", b"own"]
+
+        # To the trusted one, each has a name of its own.
+        names = set[bytes]()
+        while len(names) < 2:
+            names.add(receive_until(links[0], b"CMSG presence/add\0").split(b"\0")[1].split(b" ")[0])
+        assert b"7@home" not in names
+    for link in links:
+        link.close()
+
+
+def test_hubs_that_know_no_names_are_sent_numbers_and_send_theirs(world: World) -> None:
+    world.hub("top")
+    client = world.client("top")
+    watch = client.present(b"")
+    link = world.link("top")
+    who = key_of_link(link) + b"/!/cred/1/2/3"
+    with client.presence(b"above"):
+        link.send(b"CMSG presence/begin\0id", b"CMSG presence/add\x007 %b\0below\0" % who, b"CMSG presence/complete\0")
+        assert {next_event(watch)[0], next_event(watch)[0]} == {b"above", b"below"}
+        added = receive_until(link, b"CMSG presence/add\0").split(b"\0")
+        assert (added[1].split(b" ")[0].isdigit(), added[2]) == (True, b"above")
+        becomes(watch, client, True)
+    assert receive_until(link, b"CMSG presence/remove\0").split(b"\0")[1] == added[1].split(b" ")[0] + b" closed"
+    assert next_event(watch) == (b"above", False, "closed")
+    link.send(b"CMSG presence/remove\x007 ended")
+    assert next_event(watch) == (b"below", False, "ended")
+
+
+def test_a_process_that_begins_its_list_again_over_a_link_is_not_heard(world: World) -> None:
+    hub: Hub = world.hub("top")
+    link = world.link("top")
+    link.send(b"CMSG presence/begin\0", b"CMSG presence/begin\0id")
+    link.send(b"CMSG presence/begin\0other")
+    key_of_link(link)
+    assert hub.statistics().dropped == {Reason.MALFORMED_ID: 2}
+
+
+# -- rules that forbid, and allow again --------------------------------------------------------------------
+
+
+def test_what_the_rules_forbid_for_a_while_is_there_again_afterwards(world: World) -> None:
+    hub: Hub = world.hub("top")
+    owner, watcher = world.peer("top"), world.client("top")
+    owner.send(b"CMSG presence/on\0t\0a/1\0info", b"CMSG presence/watch\0a/")
+    assert owner.receive() == b"CMSG presence/on\0t\0"
+    begun = [owner.receive() for _ in range(3)]
+    watch = watcher.present(b"b/")
+    held = watcher.presence(b"b/1")
+    assert next_event(watch) == (b"b/1", True, "")
+    for _ in range(2):
+        hub.reconfigure(authorize=lambda who, verb, key: not key.startswith((b"a/", b"b/")))
+        assert hub.reviewed(PATIENCE)
+        assert next_event(watch) == (b"b/1", False, "refused")
+        assert owner.receive() == b"CMSG presence/on\0\0publishing refused\0a/1"
+        assert owner.receive() == b"CMSG presence/complete\0subscription refused\0a/"
+        hub.reconfigure(authorize=lambda who, verb, key: True)
+        assert hub.reviewed(PATIENCE)
+        assert next_event(watch) == (b"b/1", True, "")
+        becomes(watch, watcher, True)
+        told = [owner.receive()]
+        while not told[-1].startswith(b"CMSG presence/complete\0tree"):
+            told.append(owner.receive())
+        assert b"CMSG presence/on\0\0\0a/1" in told
+        assert begun[0] in told
+        assert any(packet.startswith(b"CMSG presence/add\0") and packet.endswith(b"\0a/1\0info") for packet in told)
+    with watcher.present(b"a/") as late:
+        assert seen(late) == [b"a/1"]
+    hub.reconfigure(authorize=lambda who, verb, key: False)
+    assert hub.reviewed(PATIENCE)
+    owner.send(b"CMSG presence/off\0a/1", b"CMSG presence/unwatch\0a/")
+    owner.barrier()
+    watch.close()
+    held.leave()
+    watcher.sync()
+    assert hub.context.quotas.account(os.getuid()).patterns == 0
+    assert not len(hub.tree.presences)
+
+
+def test_what_the_rules_forbid_beyond_a_link_is_there_again_afterwards(world: World) -> None:
+    hub: Hub = world.hub("top", relays=[RELAY])
+    watch = world.client("top").present(b"")
+    link = world.link("top", RELAY)
+    who = key_of_link(link) + b"/!/cred/1/2/3"
+    link.send(b"CMSG presence/begin\0id", b"CMSG presence/add\x001 %b\0one\0" % who)
+    assert next_event(watch) == (b"one", True, "")
+    hub.reconfigure(relays=[RELAY], authorize=lambda who, verb, key: who.uid != RELAY)
+    assert hub.reviewed(PATIENCE)
+    assert next_event(watch) == (b"one", False, "refused")
+    link.send(b"CMSG presence/add\x002 %b\0two\0" % who, b"CMSG presence/add\x003 %b\0three\0" % who)
+    link.send(b"CMSG presence/remove\x003 closed")
+    key_of_link(link)
+    assert hub.context.quotas.account(RELAY).patterns == 2
+    hub.reconfigure(relays=[RELAY])
+    assert hub.reviewed(PATIENCE)
+    assert {next_event(watch)[:2] for _ in range(2)} == {(b"one", True), (b"two", True)}
+    link.close()
+    eventually(lambda: not hub.context.quotas.account(RELAY).patterns)
+
+
+def test_what_the_rules_forbid_over_a_reconnection_is_there_again_afterwards(world: World) -> None:
+    world.hub("top")
+    client, other = world.client("top", reconnect=True), world.client("top", reconnect=True)
+    held, watch = client.presence(b"a"), other.present(b"a")
+    assert seen(watch) == [b"a"]
+    world.hubs["top"].stop()
+    hub = world.hub("top", authorize=lambda who, verb, key: False)
+    eventually(lambda: client.sync() and other.sync() and not watch.members)
+    hub.reconfigure()
+    eventually(lambda: client.sync() and other.sync() and seen(watch) == [b"a"])
+    hub.reconfigure(authorize=lambda who, verb, key: key != b"b")
+    with pytest.raises(RefusedError):
+        client.presence(b"b")
+    hub.reconfigure()
+    assert hub.reviewed(PATIENCE)
+    assert not any(entry.key == b"b" for entry in hub.tree.presences._entries.values())
+    held.leave()
