@@ -23,7 +23,7 @@ PATIENCE = 20.0
 RELAYS = (2201,)
 """Users whose relays may join without learning what others want."""
 
-LOSING = frozenset({"queued_packets", "queued_bytes", "user_queued_packets", "fanout_packets"})
+LOSING = frozenset({"cached_receivers", "queued_packets", "queued_bytes", "user_queued_packets", "fanout_packets"})
 """Limits beyond which messages are lost."""
 
 
