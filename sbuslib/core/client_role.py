@@ -206,7 +206,7 @@ class ClientRole:
             case control.RELOAD:
                 client.answer(encode_control(control.RELOAD, b""))
             case control.TAKE_OVER:
-                self._replacement.ask(client)
+                self._replacement.ask(client, packet.payload or b"")
 
             # Packets of child hubs only.
             case control.INTEREST_ON:

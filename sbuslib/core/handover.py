@@ -5,7 +5,8 @@ The new process connects as a client does, and asks. All packets between the two
 ===========  =======================  ====================================================================
 who          says                     and means
 ===========  =======================  ====================================================================
-new process  the record's version     take me
+new process  the record's version,    take me: these are the fields that I know
+             and fields of it
 old hub      ``no``, and why          not now, or not you
 old hub      ``here``, and a size     with the listening socket, and the record in sealed memory
 new process  ``next``                 send more connections
@@ -45,7 +46,7 @@ from ..limits import ClientLimits
 from ..wire import control
 from ..wire.addresses import AbstractAddress, DescriptorAddress, PathAddress
 from ..wire.packets import Control, encode_control, parse
-from .records import VERSION, HubRecord, decode_record, encode_record
+from .records import VERSION, HubRecord, decode_record, encode_record, known_fields
 
 LOT: Final = 200
 """Connections sent with one packet; the kernel takes 253. Each lot is asked for, as it counts those that are under way,
@@ -167,7 +168,7 @@ class HandoverSource:
         # Nothing of it counts before the commit: with any error, all that came is closed.
         sock.settimeout(ANSWER_WAIT)
         try:
-            _send(sock, b"%d" % VERSION)
+            _send(sock, b"%d %b" % (VERSION, known_fields()))
             self._take_record()
             while len(self._descriptors) <= len(self.record.clients):
                 _send(sock, b"next")

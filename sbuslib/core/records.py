@@ -2,7 +2,8 @@
 
 Descriptors are not in it, and neither are credentials: the new process gets these from the kernel. The record of a hub
 of another version can be read as long as :data:`VERSION` is the same: fields are only added, with a default, and a
-field that is not known is ignored. Each part of a hub makes its own record and takes it up again:
+field that is not known is ignored. So a process says which it knows, and a hub with clients that would lose something
+by that is not handed over (:func:`lost_fields`). Each part of a hub makes its own record and takes it up again:
 :class:`~.outbox.Outbox`,
 :class:`~.connection.Connection`, :class:`~.clients.Clients`, :class:`Counts`.
 """
@@ -178,6 +179,55 @@ class HubRecord(Counts, kw_only=True):
 
 
 _decoder = msgspec.msgpack.Decoder(HubRecord)
+
+_STRUCTS: Final = (HubRecord, ClientRecord, OutboxRecord, PresenceRecord)
+
+_LIST_BYTES: Final = 16_384
+"""Longest list of fields that is read: ten times as long as that of today."""
+
+_UNSAID: Final = frozenset(
+    {
+        b"ClientRecord.monitor",
+        b"HubRecord.interest_watches",
+        b"HubRecord.last_presence",
+        b"HubRecord.presence_watches",
+        b"HubRecord.presences",
+    }
+)
+"""Fields that a process may not know which does not say what it knows: it may be older than they."""
+
+
+def known_fields() -> bytes:
+    """The fields that this process can restore, for the hub that it takes over."""
+    return b",".join(sorted(_fields()))
+
+
+def _fields() -> set[bytes]:
+    return {f"{struct.__name__}.{name}".encode() for struct in _STRUCTS for name in struct.__struct_fields__}
+
+
+def lost_fields(record: HubRecord, said: bytes) -> list[str]:
+    """The fields of a record that say something, and that a process would lose that said what it knows.
+
+    :param said: the payload of its question: a version, and its :func:`known_fields`, if it names any.
+    """
+    named = said[:_LIST_BYTES].partition(b" ")[2]
+    known = set(named.split(b",")) if named else _fields() - _UNSAID
+
+    outboxes = [client.outbox for client in record.clients if client.outbox is not None]
+    parts: list[Struct] = [record, *record.clients, *outboxes, *record.presences]
+    return [
+        about.name
+        for struct in _STRUCTS
+        for about in msgspec.structs.fields(struct)
+        if f"{struct.__name__}.{about.name}".encode() not in known
+        and any(_is_used(part, about) for part in parts if type(part) is struct)
+    ]
+
+
+def _is_used(part: Struct, about: msgspec.structs.FieldInfo) -> bool:
+    is_made = about.default_factory is not msgspec.NODEFAULT
+    return bool(getattr(part, about.name) != (about.default_factory() if is_made else about.default))
 
 
 def encode_record(record: HubRecord) -> bytes:

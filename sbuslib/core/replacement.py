@@ -32,7 +32,7 @@ from .interest_watches import InterestWatches
 from .outbound import Outbound
 from .presence_table import PresenceTable
 from .publisher import Role
-from .records import VERSION, HubRecord
+from .records import VERSION, HubRecord, lost_fields
 from .settings import Reloads
 
 LEAVE_WAIT: Final = 1.0
@@ -104,14 +104,17 @@ class Replacement:
 
     # -- the old hub --------------------------------------------------------------------------------
 
-    def ask(self, client: Outbound) -> None:
-        """The process of a client asks for the hub. It is answered when the turn at hand has ended."""
+    def ask(self, client: Outbound, said: bytes) -> None:
+        """The process of a client asks for the hub. It is answered when the turn at hand has ended.
+
+        :param said: what it can restore.
+        """
         why = self._why_not(client)
         if why:
             client.answer(refuse(why))
         else:
             self._is_asked = True
-            gevent.spawn(self._give, client)
+            gevent.spawn(self._give, client, said)
 
     def _why_not(self, client: Outbound) -> str:
         if client.credentials.uid not in (os.getuid(), 0):
@@ -126,12 +129,12 @@ class Replacement:
             return "it is stopping"
         return "another process takes it over" if self._is_asked else ""
 
-    def _give(self, client: Outbound) -> None:
+    def _give(self, client: Outbound, said: bytes) -> None:
         address, process = self._context.address(), client.credentials.pid
         try:
             self._tree.leave_all(LEAVE_WAIT)
             began = monotonic()
-            count = self._give_now(client)
+            count = self._give_now(client, said)
 
         except Exception as error:
             is_ours = not isinstance(error, HandoverError)
@@ -147,7 +150,7 @@ class Replacement:
             cause = f"its {count:,} clients waited for {waited:.0f} ms"
             self._context.events.emit("taken over", client.credentials, cause=cause)
 
-    def _give_now(self, client: Outbound) -> int:
+    def _give_now(self, client: Outbound, said: bytes) -> int:
         """Give all of it, but for the client that asked. Returns how many clients. Raises :exc:`HandoverError`."""
         if client.closed or self._listener is None or self._acceptor is None:
             raise HandoverError("the process that asked has gone, or the hub stops")
@@ -160,9 +163,11 @@ class Replacement:
         self._reloads.end()
         self._end_questions()
 
-        # 2. Hand it over.
+        # 2. Hand it over, unless clients would lose what they hold or watch, without a word.
         connections = [one for one in self._clients.connections.values() if one.outbound is not client]
         record = self._record(connections, self._listener)
+        if lost := lost_fields(record, said):
+            raise HandoverError(f"the process that asks, which is older, does not know of: {', '.join(lost)}")
         sockets = [connection.outbound.socket for connection in connections]
         hand_over(client.socket, record, self._listener.socket, sockets)
         return len(connections)

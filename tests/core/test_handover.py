@@ -21,7 +21,17 @@ from sbuslib import Hub, errors
 from sbuslib.blocking import Client
 from sbuslib.core import acceptor, handover
 from sbuslib.core.handover import HandoverError, hand_over
-from sbuslib.core.records import ClientRecord, Counts, HubRecord, OutboxRecord, Totals, decode_record, encode_record
+from sbuslib.core.records import (
+    ClientRecord,
+    Counts,
+    HubRecord,
+    OutboxRecord,
+    Totals,
+    decode_record,
+    encode_record,
+    known_fields,
+    lost_fields,
+)
 from sbuslib.secrets import Credentials
 from sbuslib.testing import HubThread
 
@@ -231,6 +241,39 @@ def test_a_hub_of_this_process_is_not_taken_over(make_hub: Callable[..., Hub], a
 def test_only_an_address_is_taken_over(hub: Hub) -> None:
     with pytest.raises(errors.UsageError, match="needs the address of the hub"):
         Hub("/dev/fd/3", take_over=True)
+
+
+@pytest.mark.parametrize(
+    ("packets", "lost"),
+    [
+        ([b"CMSG presence/on\0t\0k\0"], "last_presence, presences"),
+        ([b"CMSG presence/watch\0k"], "presence_watches"),
+        ([b"CMSG interest/watch\0k"], "interest_watches"),
+        ([b"CMSG monitor/on", b"SUB k"], "monitor"),
+    ],
+)
+def test_a_hub_is_not_given_to_a_process_that_knows_less(
+    make_hub: Callable[..., Hub], connect: Callable[..., Peer], packets: list[bytes], lost: str
+) -> None:
+    """One that was made before its clients could hold that, and one that says so of a field of today."""
+    make_hub(replaceable=True)
+    client = connect()
+    client.send(*packets)
+    client.barrier()
+    rest = b",".join(field for field in known_fields().split(b",") if field.split(b".")[1].decode() not in lost)
+    for asked in (b"1", b"1 " + rest):
+        with contextlib.closing(connect()) as asker:
+            asker.send(b"CMSG hub/take-over\0" + asked)
+            refused = b"the process that asks, which is older, does not know of: " + lost.encode()
+            assert asker.receive() == b"CMSG hub/take-over\0no " + refused
+    client.barrier()
+
+
+def test_fields_that_say_nothing_are_not_lost() -> None:
+    record = msgspec.structs.replace(RECORD, last_presence=0)
+    assert lost_fields(record, b"1") == lost_fields(record, b"1 " + known_fields()) == []
+    assert lost_fields(record, b"1 HubRecord.version")[:2] == ["total", "peak"]
+    assert len(known_fields()) < 4_096
 
 
 # -- the rules of the new hub, and what does not move ------------------------------------------------------
