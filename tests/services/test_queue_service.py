@@ -24,7 +24,7 @@ from worlds import OTHER, STRANGER, World
 from sbuslib import Client, aio, blocking
 from sbuslib.clients.recipes.queue import JOB_BYTES, Delivery, Job, Listing, QueueState, decode, encode
 from sbuslib.errors import DisconnectedError, NoServerError, PayloadError, ReplyError, StateError, UsageError
-from sbuslib.services import queue_rules
+from sbuslib.services import queue_rules, queue_service
 from sbuslib.services.queue_rules import Jobs
 from sbuslib.services.queue_service import QueueService
 from sbuslib.services.queue_store import Store
@@ -699,3 +699,36 @@ def test_jobs_of_a_worker_that_is_killed_are_given_again_at_once_and_what_it_had
             assert service.done == 1
             assert job.done()
     wait_until(lambda: not service.jobs.jobs)
+
+
+def test_ends_of_workers_that_hold_jobs_are_looked_for_by_a_clock_of_their_own(
+    server: HubThread, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_rules, "GONE", 3_600.0)
+    monkeypatch.setattr(queue_service, "_TICK", 3_600.0)
+    monkeypatch.setattr(queue_service, "_LOOKS", 1)
+    service = serve()
+    program = (
+        "import sys; from sbuslib.blocking import Client; client = Client(sys.argv[1])\n"
+        "job = client.queue('mail').take(prefetch=1).receive()\n"
+        "print('it has one', flush=True), sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, server.address]
+    with blocking.Client(server.address) as client, ExitStack() as stack:
+        client.queue("mail").submit_many([(b"mail/x", b"%d" % number) for number in range(3)])
+        pipe = subprocess.PIPE
+        programs = [stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe)) for _ in range(3)]
+        assert [each.stdout.readline() for each in programs if each.stdout] == [b"it has one\n"] * 3
+        for each in programs:
+            each.kill()
+
+        with client.queue("mail").take(prefetch=3) as worker:
+            jobs = [worker.receive(timeout=PATIENCE) for _ in range(3)]
+            assert sorted((job.payload, job.attempt) for job in jobs) == [(b"0", 2), (b"1", 2), (b"2", 2)]
+            assert all(job.done() for job in jobs)
+        wait_until(lambda: not service.jobs.jobs)
+
+        service.stop()
+        client.publish(b"mail/x")  # ends its wait
+        wait_until(lambda: not service.client.connected)
+    assert service._pause() > queue_service._LOOK, "a service whose workers hold nothing does not look"
