@@ -392,7 +392,9 @@ class QueueService:
     def _let_go(self) -> None:
         """Give the jobs of workers that have ended to others. All their earlier messages have been read by now."""
         for worker, seen in self._gone:
-            if self.jobs.workers.get(worker.key) is worker and worker.seen == seen:
+            # A new hub may have been asked, and before the worker had reached it.
+            is_known = self.jobs.workers.get(worker.key) is worker and worker.seen == seen
+            if is_known and seen >= self._connected:
                 self.jobs.leave(worker)
         self._gone.clear()
 
@@ -447,7 +449,6 @@ class QueueService:
     def _begin_again(self) -> None:
         """Handle a new connection: workers may be late to have one."""
         self._connected = self._now + _LONGEST_TURN
-        self._gone.clear()
         self._say_here()
 
     def _say_here(self) -> None:

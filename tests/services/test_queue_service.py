@@ -732,3 +732,21 @@ def test_ends_of_workers_that_hold_jobs_are_looked_for_by_a_clock_of_their_own(
         client.publish(b"mail/x")  # ends its wait
         wait_until(lambda: not service.client.connected)
     assert service._pause() > queue_service._LOOK, "a service whose workers hold nothing does not look"
+
+
+def test_an_end_that_a_new_hub_tells_of_a_worker_that_may_still_come_does_not_count(
+    server: HubThread, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_rules, "GONE", 3_600.0)
+    service = serve()
+    with blocking.Client(server.address) as client, client.queue("mail").take() as worker:
+        client.queue("mail").submit(b"mail/x", b"1")
+        job = worker.receive(timeout=PATIENCE)
+        stop(service)
+        known = next(iter(service.jobs.workers.values()))
+
+        service._begin_again()  # while the hub was asked
+        service._gone.append((known, known.seen))
+        service._let_go()
+        assert known.held, "its job was given to nobody else"
+        assert job.attempt == 1
