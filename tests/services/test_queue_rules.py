@@ -417,3 +417,28 @@ def test_workers_are_bounded_and_nobody_speaks_for_another() -> None:
     assert jobs.announce(NAME, b"1", b"me", b"", 0, (), 0.0)
     assert jobs.announce(NAME, b"1", b"somebody", b"", 0, (), 0.0) is None
     assert jobs.announce(DEAD, b"1", b"me", b"", 0, (), 0.0) is None
+
+
+def test_jobs_expire_in_order_after_the_times_of_jobs_that_are_gone_were_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_rules, "_FEW", 4)
+    jobs = make()
+    lasts = [float(5 + 37 * number % 101) for number in range(200)]
+
+    # 1. Nearly all are gone by and by; their times are left out each time when there are too many.
+    kept: list[float] = []
+    for number, seconds in enumerate(lasts):
+        assert jobs.accept(NAME, [(b"x", b"")], None, 0.0, expires=seconds)
+        if number % 25:
+            assert jobs.purge(NAME, max(jobs.jobs)) == 1
+        else:
+            kept.append(seconds)
+
+    assert len(jobs._times) <= 2 * len(kept) + 4 + 2
+
+    # 2. Each of the others expires at its time, the first one first.
+    for gone, at in enumerate(sorted(kept), 1):
+        assert jobs.next_time() <= at
+        jobs.turn(at, at)
+        assert jobs.expired == gone

@@ -12,8 +12,8 @@ from support import FakeHub, Peer, choose, eventually
 from worlds import FAST, World, greet_relay, join, receive_until, settle
 
 from sbuslib import Hub
-from sbuslib.tree import parent_link, uplink
-from sbuslib.wire.control import Away, Lost
+from sbuslib.tree import loss_reports, parent_link, uplink
+from sbuslib.wire.control import Away, LossReport, Lost
 
 SOON = msgspec.structs.replace(FAST, link_notices=0.01)
 
@@ -276,3 +276,26 @@ def test_a_hub_passes_on_what_the_process_before_may_have_passed_on(world: World
         link = world.link("left")
         link.send(b"CMSG interest/lost\0low upstream 2 9 9 1.5")
         assert receive_until(parent, b"CMSG interest/lost") == b"CMSG interest/lost\0low upstream 2 9 9 1.500000"
+
+
+def test_the_oldest_count_is_forgotten_where_there_are_too_many_and_its_losses_are_uncertain(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_reports, "_COUNTS", 2)
+    world.hub("h0", limits=SOON)
+    world.hub("h1", limits=SOON)
+    relay = world.relay("h1", "h0")
+    losses = relay.parent.tree.loss_reports
+    world.hubs["h0"].stop(0)
+    eventually(lambda: relay.parent.link is None)
+
+    # 1. Two hubs below have a place each: nothing is uncertain.
+    for hub, count in ((b"first", 3), (b"second", 40)):
+        losses.take(LossReport(hub, "upstream", 0, 0, count, time()), None)
+    assert losses.own == 0
+
+    # 2. With the third and the fourth, what the parent may not know of the oldest is uncertain.
+    losses.take(LossReport(b"third", "upstream", 0, 0, 500, time()), None)
+    assert losses.own == 3
+    losses.take(LossReport(b"fourth", "upstream", 0, 0, 6000, time()), None)
+    assert losses.own == 43
