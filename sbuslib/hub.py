@@ -35,7 +35,7 @@ from .core.turns import let_others_run
 from .errors import KeyFormatError, PacketError, StateError, UsageError
 from .kernel.forks import abandon_in_child
 from .kernel.own_hub import Serving
-from .kernel.sockets import HasFileno, Listener, bound_address
+from .kernel.sockets import HasFileno, Listener, anchored, bound_address
 from .kernel.threads import runs_asyncio
 from .limits import ClientLimits, Limits, check_seconds
 from .matcher import SEPARATOR
@@ -126,7 +126,7 @@ class Hub:
         if isinstance(listener, (Listener, HasFileno)):
             self._given = listener
         else:
-            self._given = parse_address(listener)
+            self._given = anchored(parse_address(listener))
         if take_over and not isinstance(self._given, (PathAddress, AbstractAddress)):
             raise UsageError("take_over needs the address of the hub: a path, or a name in the abstract namespace")
         if not isinstance(mode, int) or not 0 <= mode <= 0o777:

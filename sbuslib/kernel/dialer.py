@@ -11,7 +11,7 @@ from ..limits import ClientLimits
 from ..wire.addresses import parse_address
 from .defaults import default_addresses
 from .peers import peer_credentials
-from .sockets import connect
+from .sockets import anchored, connect
 from .users import resolve_user
 
 BROKEN = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EBADF})
@@ -33,8 +33,8 @@ class Dialer:
     ) -> None:
         self._given = None if address is None else os.fspath(address)  # None: the default ones
         self._candidates = default_addresses() if address is None else [os.fspath(address)]
-        for candidate in self._candidates:
-            parse_address(candidate)
+        #: Where each of them leads, also after a change of the working directory.
+        self._resolved = [anchored(parse_address(candidate)) for candidate in self._candidates]
         #: User that the hub has to be of; ``None``: any.
         self._hub_user = None if hub_user is None else resolve_user(hub_user)
         self._limits = limits
@@ -48,9 +48,9 @@ class Dialer:
         :exc:`~sbuslib.errors.NoHubError`, which lists the addresses tried; and :exc:`~sbuslib.errors.HubIdentityError`.
         """
         tried, refused, busy = [], [], False
-        for candidate in self._candidates:
+        for candidate, address in zip(self._candidates, self._resolved, strict=True):
             try:
-                sock = connect(parse_address(candidate), self._limits.send_buffer)
+                sock = connect(address, self._limits.send_buffer)
             except BlockingIOError:
                 busy = True
                 tried.append(f"{candidate}: its backlog is full")

@@ -24,7 +24,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from ..errors import AddressError, AddressInUseError
 from ..limits import Limits
-from ..wire.addresses import AbstractAddress, Address, DescriptorAddress, PathAddress
+from ..wire.addresses import SUN_PATH_BYTES, AbstractAddress, Address, DescriptorAddress, PathAddress
 from .descriptors import GuardedSocket, refuse_descriptors
 from .peers import peer_credentials
 from .threads import unpatched
@@ -55,6 +55,21 @@ def _guarded(sock: socket.SocketType) -> socket.SocketType:
     if refuse_descriptors(sock):
         return sock
     return GuardedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, sock.detach())
+
+
+def anchored(address: Address) -> Address:
+    """Return an address that a later ``chdir`` does not change: a path from the root on.
+
+    A relative path stays where the one from the root on is longer than a socket's may be.
+    """
+    if not isinstance(address, PathAddress) or os.path.isabs(address.path):
+        return address
+    try:
+        # Not abspath: it takes "a/.." away, which leads elsewhere where "a" is a link.
+        path = os.path.join(os.getcwd(), address.path)
+    except FileNotFoundError:
+        return address  # the working directory was removed
+    return PathAddress(path) if len(os.fsencode(path)) < SUN_PATH_BYTES else address
 
 
 def _sockaddr(address: PathAddress | AbstractAddress) -> bytes:
@@ -172,6 +187,7 @@ class Listener:
         self._file: tuple[str, int, int] | None = None
         if isinstance(address, HasFileno):
             address = DescriptorAddress(address.fileno())
+        address = anchored(address)
 
         #: The address for clients: for a passed descriptor its path or name, if it has one.
         self.address: Address = bound_address(address)

@@ -107,3 +107,26 @@ def test_a_hub_of_another_process_that_does_not_answer(programs: Programs) -> No
         with pytest.raises(TimeoutError, match=programs.address("bus")) as caught:
             connect(programs.address("bus"))
         assert "event loop" not in str(caught.value)
+
+
+def test_a_relative_address_is_the_same_after_a_change_of_the_working_directory(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with Hub("bus") as hub, Client("bus") as early:
+        late = Dialer("bus", None, ClientLimits())
+        monkeypatch.chdir("/")
+        late.dial().close()
+        assert dial(hub.address) == hub.address == f"{os.path.realpath(folder)}/bus"
+        early.sync()
+    assert not os.path.exists(f"{folder}/bus")
+
+
+def test_a_relative_address_stays_relative_where_the_absolute_one_is_too_long(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = f"{folder}/{'d' * 120}"
+    os.mkdir(deep)
+    monkeypatch.chdir(deep)
+    with Hub("bus"), Client("bus") as client:
+        client.sync()
