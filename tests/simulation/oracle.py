@@ -33,7 +33,7 @@ from .outages import RECOVERY, Outages
 if TYPE_CHECKING:
     from .actors import ClientActor, HubActor
 
-OPEN: Final = ("is unreachable, though all are there", "is not whole")
+OPEN: Final = ("is unreachable, though all are there",)
 """Parts of texts of faults that are known, and not mended yet: only plans that were kept for them fail."""
 
 PROPAGATION: Final = 5.0
