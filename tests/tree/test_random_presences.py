@@ -174,6 +174,7 @@ class PresenceMachine(RuleBasedStateMachine):
         if self.where:
             client = data.draw(st.sampled_from(list(self.where)))
             client._connection.socket.shutdown(2)
+            client.close()  # or it would be present again
             self.forget(client)
 
     # -- at rest ------------------------------------------------------------------------------------
