@@ -312,6 +312,34 @@ async def test_a_request_made_while_the_hub_is_away_reaches_a_server_that_comes_
     assert served == [b"x"]
 
 
+@pytest.mark.parametrize("id", [b"", b"mine"])
+@script
+async def test_a_submit_made_while_the_hub_is_away_is_sent_again_only_with_an_id(bus: Bus, id: bytes) -> None:
+    """A service that was killed may have stored the jobs, and the next one knows a submit by its id alone."""
+    with HubThread(bus.address):
+        client = await bus.client(reconnect=True, limits=SWIFT)
+        with pytest.raises(NoServerError):
+            await client.queue("q").submit(b"job")
+    with pytest.raises(TimeoutError):
+        await client.receive(timeout=0)
+
+    submitting = bus.spawn(submit(client, id))
+    with HubThread(bus.address, limits=Limits(settle=PATIENCE)) as server:
+        await client.sync()
+        while not server.call(server.hub.statistics).published:
+            await client.sync()
+        service = await bus.client()
+        await service.subscribe("queue/q/submit")
+        with pytest.raises(TimeoutError):
+            await submitting
+        await client.sync()
+        assert server.call(server.hub.statistics).published == 2 + bool(id), "the submit, and that it is given up"
+
+
+async def submit(client: Any, id: bytes) -> None:
+    await client.queue("q").submit(b"job", id=id, timeout=1.0)
+
+
 async def request(client: Any, payload: bytes) -> Any:
     return await client.request("svc", payload, timeout=PATIENCE)
 

@@ -437,7 +437,6 @@ def test_jobs_of_other_users_are_refused_unless_they_are_named(
     ]
 
 
-@pytest.mark.xfail(reason="the surplus job is not given back, alone too; not understood yet", strict=False)
 def test_a_worker_that_takes_less_gives_back_what_it_has_not_received_beyond_that(
     server: HubThread, serve: Serve
 ) -> None:

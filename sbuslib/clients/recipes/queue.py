@@ -297,7 +297,8 @@ async def submit(
     # 2. As many requests as it takes.
     for part in in_parts(jobs, _pair_bytes, SUBMITTED, _SUBMITTED_BYTES):
         payload = encode((part, delay or 0.0, expires, priority, id))
-        await _ask(port, find, name, separator, b"submit", payload, timeout)
+        # A service that was killed may have stored the jobs, and the next one knows a submit by its id alone.
+        await _ask(port, find, name, separator, b"submit", payload, timeout, again=bool(id))
 
 
 def _pair_bytes(pair: Pair) -> int:
@@ -370,9 +371,11 @@ async def _ask(
     word: bytes,
     payload: bytes,
     timeout: float | None,
+    *,
+    again: bool = True,
 ) -> bytes:
     try:
-        return await request(port, find, queue_key(name, separator, word), payload, timeout)
+        return await request(port, find, queue_key(name, separator, word), payload, timeout, again=again)
     except NoServerError:
         who = f"no service has the queue {printable(name)}"
         raise NoServerError(f"{who}: start sbus queue for it, or sbus broker for all") from None

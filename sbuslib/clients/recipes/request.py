@@ -271,11 +271,22 @@ FindRequester: TypeAlias = Callable[[float | None], Awaitable[Requester]]
 """Finds the requests of a client, until a time by ``time.monotonic``."""
 
 
-async def request(port: ClientPort, find: FindRequester, key: bytes, payload: bytes, timeout: float | None) -> bytes:
-    """Send a request, and wait for the first reply."""
+async def request(
+    port: ClientPort,
+    find: FindRequester,
+    key: bytes,
+    payload: bytes,
+    timeout: float | None,
+    *,
+    again: bool = True,
+) -> bytes:
+    """Send a request, and wait for the first reply.
+
+    :param again: whether it may reach a server's next process, too, that knows no number of the one before.
+    """
     timeout = check_seconds(timeout, "timeout")
     until = port.deadline(timeout)
-    answers = await _ask(port, await find(until), key, payload, until, 1)
+    answers = await _ask(port, await find(until), key, payload, until, 1, again=again)
     if not answers:
         raise TimeoutError(f"{printable(key)}: no answer within {timeout or 0:g} s")
     return answers[0].payload
@@ -328,7 +339,14 @@ async def _wait_for_answers(
 
 
 async def _ask(
-    port: ClientPort, requester: Requester, key: bytes, payload: bytes, until: float | None, most: int
+    port: ClientPort,
+    requester: Requester,
+    key: bytes,
+    payload: bytes,
+    until: float | None,
+    most: int,
+    *,
+    again: bool = True,
 ) -> list[Reply]:
     """Send a request, and collect replies. Raises :exc:`~sbuslib.errors.NoServerError` when nobody received the
     request.
@@ -353,7 +371,8 @@ async def _ask(
         posted = await post()
 
         def is_early(watch: WatchedKey) -> bool:
-            return posted.epoch != began or (watch.is_known and watch.state is None and posted.epoch == port.epoch)
+            is_young = watch.is_known and watch.state is None and posted.epoch == port.epoch
+            return again and (posted.epoch != began or is_young)
 
         # Most replies come at once. Else the hub reports when nobody receives the key, now or later.
         if not await port.wait_until(pending.is_answered, port.remaining(until, ANSWERED_WITHIN)):
