@@ -201,10 +201,11 @@ class Work:
                 await self.tell()
                 await self.announce()
 
-                # Nobody takes jobs that were on their way when there was less room, so they are given back here.
+                # Nobody takes jobs that were on their way when there was less room. They are given back here, and the
+                # room is announced: a service that has not heard of it would give them again at once, without end.
                 while await self._port.wait_until(self._has_to_act, queue.ANNOUNCE_SECONDS) and not self._is_over():
-                    self._give_back(self.prefetch)
-                    await self.tell()
+                    if self._give_back(self.prefetch):
+                        break
         finally:
             self._working.pop()
         await self._leave()
