@@ -344,13 +344,13 @@ def test_groups_go_on_when_the_hub_is_back(hub: HubThread, make: Make, caplog: p
         with HubThread(hub.address):
             await asyncio.gather(sending, joining)
             processes = [await layer._process() for layer in (here, there, hasty)]
+            processes[2].client.timeout = PATIENCE
             for process in processes:
                 await asyncio.to_thread(process.client.sync)
             await here.group_send("room", {"n": 3})
             await here.group_send("other", {"n": 4})
             assert (await receive(there, channel, 1))[0] in (2, 3)  # there may have been later here than the message
             assert await receive(there, new, 1) == [4]
-            processes[2].client.timeout = PATIENCE
             await hasty.group_add("late", again)
             await here.group_send("late", {"n": 5})
             assert await receive(hasty, again, 1) == [5]
