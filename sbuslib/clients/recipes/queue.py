@@ -71,6 +71,9 @@ PEEKED: Final = 1_024
 PEEKED_BYTES: Final = 262_144
 """Bytes of jobs after which the reply ends."""
 
+LISTINGS: Final = 256
+"""Requests for lists of queues, one after another: all queues of eight services that have as many as one may."""
+
 FULL: Final = "the queue is full"
 """The reply to jobs for which there is no room."""
 
@@ -346,11 +349,12 @@ def list_queues(ask: Callable[[bytes], list[Reply]]) -> dict[bytes, QueueState]:
     """Return the queues of all services that answer, and their states.
 
     :param ask: sends them a request under :func:`services_key`. Its errors are raised here, too, and
-        :exc:`~sbuslib.errors.ReplyError` where all refuse.
+        :exc:`~sbuslib.errors.ReplyError` where all refuse, and :exc:`~sbuslib.errors.PeerError` where the lists have
+        no end.
     """
     queues: dict[bytes, QueueState] = {}
     after = b""
-    while True:
+    for _ in range(LISTINGS):
         answers = ask(after)
         given = [one for one in answers if one.error is None] or answers  # if all refuse, that is raised here
         listings = [listing for one in given if (listing := decode(Listing, one.payload)) is not None]
@@ -361,6 +365,7 @@ def list_queues(ask: Callable[[bytes], list[Reply]]) -> dict[bytes, QueueState]:
         if not ends or min(ends) <= after:
             return queues
         after = min(ends)
+    raise PeerError(f"services of queues have more to list after {LISTINGS} replies")
 
 
 async def _ask(

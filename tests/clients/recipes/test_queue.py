@@ -9,21 +9,25 @@ from clients.recipes.stepping import Stepping
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sbuslib.clients.recipes import queue
 from sbuslib.clients.recipes.queue import (
     JOB_BYTES,
     Acknowledgement,
     Announcement,
     Delivery,
+    QueueState,
     Submission,
     check_name,
     decode,
+    encode,
     in_parts,
     is_address,
+    list_queues,
     queue_key,
     submit,
 )
-from sbuslib.clients.recipes.request import Requester
-from sbuslib.errors import PayloadError, UsageError
+from sbuslib.clients.recipes.request import Reply, Requester
+from sbuslib.errors import PayloadError, PeerError, UsageError
 from sbuslib.secrets import Namespace, stranger
 
 OWN = b"!/cred/1/1000/7"
@@ -98,3 +102,19 @@ def test_a_job_that_fits_nowhere_is_not_submitted() -> None:
 
     with pytest.raises(PayloadError):
         submit(Stepping(), find, b"q", [(b"k", bytes(JOB_BYTES))], b"/", 1.0).send(None)
+
+
+def test_lists_of_queues_without_an_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "LISTINGS", 5)
+    asked: list[bytes] = []
+
+    def ask(after: bytes, last: int = 1_000) -> list[Reply]:
+        asked.append(after)
+        number = len(asked)
+        return [Reply(encode((number < last, [(b"%03d" % number, QueueState(waiting=number))])), None)]
+
+    with pytest.raises(PeerError, match="after 5 replies"):
+        list_queues(ask)
+    assert len(asked) == 5
+    asked.clear()
+    assert [state.waiting for state in list_queues(lambda after: ask(after, 5)).values()] == [1, 2, 3, 4, 5]
