@@ -13,7 +13,6 @@ import argparse
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+
+from tcp_hostile import show
 
 from sbuslib.bench.process import cpu_seconds
 
@@ -133,14 +134,6 @@ def ask(address: str, hub: int, seconds: float, subscribes: bool) -> list[tuple[
         waited.append((cpu_seconds([hub]) - spent, time.monotonic() - began))
         time.sleep(0.002)
     return waited
-
-
-def show(waited: list[tuple[float, float]]) -> str:
-    """Median and most of both times."""
-    parts = []
-    for name, times in zip(("CPU", "clock"), zip(*waited, strict=True), strict=True):
-        parts.append(f"{name} {1e3 * statistics.median(times):,.2f} ms (most {1e3 * max(times):,.1f})")
-    return f"{', '.join(parts)} of {len(waited)} answers"
 
 
 def main() -> None:
